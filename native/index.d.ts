@@ -1,0 +1,238 @@
+/**
+ * The contract of the native addon. Everything that touches tensors of a model runs on one native thread and
+ * returns a promise; the small `Tensor` operations of a loss run on the JavaScript thread between awaited calls.
+ * Every rejected promise carries an `Error` whose message is the C++ one.
+ */
+
+/** Shape and numbers of a decoder, read from a Hugging Face `config.json` by `runner/src/data/decoder.ts`. */
+export interface DecoderConfig {
+  vocabSize: number;
+  hiddenSize: number;
+  intermediateSize: number;
+  numLayers: number;
+  numHeads: number;
+  numKvHeads: number;
+  headDim: number;
+  ropeTheta: number;
+  rmsNormEps: number;
+  /** The head's matrix is the embedding's. */
+  tieWordEmbeddings: boolean;
+  /** RMS norms over each head of the queries and keys (Qwen3). */
+  qkNorm: boolean;
+}
+
+export type ParameterInit = { kind: "normal"; std: number } | { kind: "ones" };
+
+/** One parameter of a unit. `role` is what the C++ asks for; `name` is the checkpoint's tensor. */
+export interface ParameterDescription {
+  role: string;
+  name: string;
+  shape: number[];
+  init: ParameterInit;
+  /** Weight decay applies (matrices, not norms). */
+  decay: boolean;
+}
+
+/**
+ * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
+ * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`.
+ * head: `norm` and, unless tied, `head`.
+ */
+export interface UnitDescription {
+  kind: "embedding" | "layer" | "head";
+  parameters: ParameterDescription[];
+}
+
+/** Where a tensor's bytes lie: `offset` counts from the file's start. Only `F32`, `BF16` and `F16` are read. */
+export interface TensorLocation {
+  name: string;
+  file: string;
+  offset: number;
+  dtype: "F32" | "BF16" | "F16";
+  shape: number[];
+}
+
+/** A float32 (or bool, from comparisons) tensor with libtorch's autograd. */
+export class Tensor {
+  static from(data: Float32Array, shape?: number[]): Tensor;
+  readonly shape: number[];
+  readonly requiresGrad: boolean;
+  add(other: Tensor | number): Tensor;
+  sub(other: Tensor | number): Tensor;
+  mul(other: Tensor | number): Tensor;
+  div(other: Tensor | number): Tensor;
+  neg(): Tensor;
+  exp(): Tensor;
+  log(): Tensor;
+  clamp(min: number | null, max: number | null): Tensor;
+  minimum(other: Tensor): Tensor;
+  maximum(other: Tensor): Tensor;
+  lt(other: Tensor | number): Tensor;
+  gt(other: Tensor | number): Tensor;
+  /** Takes from `this` where `condition` holds, from `other` elsewhere. No gradient flows where it is not taken. */
+  where(condition: Tensor, other: Tensor | number): Tensor;
+  /** Sum of all elements, shape `[]`. */
+  sum(): Tensor;
+  /** Sums runs of rows: `cu` is `[B+1]`, the result `[B]`. */
+  segmentSum(cu: Int32Array): Tensor;
+  /** `[B]` to `[T]`: repeats element b over `cu[b]..cu[b+1]`. */
+  segmentExpand(cu: Int32Array): Tensor;
+  detach(): Tensor;
+  /** Values, copied; waits on the native thread, so whatever was queued before is done. */
+  data(): Promise<Float32Array>;
+  /** Frees now what the collector would free later. */
+  dispose(): void;
+}
+
+/** Disposes every tensor made inside `body`, except those returned (a tensor, an array or an object of tensors). */
+export function scope<T>(body: () => T): T;
+
+export interface ProcessGroupOptions {
+  host: string;
+  port: number;
+  rank: number;
+  worldSize: number;
+  /** Keys of the store are prefixed, so several groups share one store. */
+  prefix: string;
+  /** Rank 0 normally serves the store. */
+  serveStore: boolean;
+  timeoutMs: number;
+}
+
+/** c10d over Gloo. Operations are collective; each rejects when its deadline passes or a peer dies. */
+export class ProcessGroup {
+  static create(options: ProcessGroupOptions): Promise<ProcessGroup>;
+  readonly rank: number;
+  readonly worldSize: number;
+  /** In place over all ranks; resolves with the reduced copy. */
+  allReduce(data: Float64Array, op: "sum" | "max"): Promise<Float64Array>;
+  barrier(): Promise<void>;
+  /** Ends connections and the store; later calls reject. Safe to call twice. */
+  close(): void;
+}
+
+/** Rows laid end to end. No padding. */
+export interface PackedRows {
+  /** `[T]` token ids. */
+  tokens: Int32Array;
+  /** `[B+1]` row boundaries in `tokens`. */
+  cu: Int32Array;
+  /** `[T]` the id whose log-probability position t predicts (the next token), or -1 where none is wanted. */
+  targets: Int32Array;
+  /** `[T]` temperature that divides the logits at t. */
+  temperatures: Float32Array;
+}
+
+export interface ModelOptions {
+  config: DecoderConfig;
+  units: UnitDescription[];
+  /** Ranks that shard this model; null for one rank. */
+  group: ProcessGroup | null;
+  trainable: boolean;
+  /** Rows of logits held at once by the head. Default 1024. */
+  headChunk?: number;
+}
+
+/** A decoder whose units are flat float32 shards over `group`. */
+export class Model {
+  static create(options: ModelOptions): Promise<Model>;
+  /** Seeded random weights; the same for every number of ranks. */
+  initialize(seed: number): Promise<void>;
+  /** Every parameter must be among `tensors` with its exact shape. */
+  load(tensors: TensorLocation[]): Promise<void>;
+  /**
+   * Log-probabilities and entropies `[T]` at the positions where `targets >= 0`, zeros elsewhere; both differentiable
+   * when `grad`. Nothing of shape `[T, vocabulary]` outlives a chunk.
+   */
+  forward(rows: PackedRows, grad: boolean): Promise<{ logp: Tensor; entropy: Tensor }>;
+  /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */
+  backward(loss: Tensor): Promise<void>;
+  zeroGradients(): Promise<void>;
+  /** L2 norm of the gradient over all shards of all ranks. Collective. */
+  gradientNorm(): Promise<number>;
+  /** Names of the parameters with a NaN or infinite gradient on any rank. Collective. */
+  nonFiniteGradients(): Promise<string[]>;
+  /** One parameter, gathered, float32. Collective. */
+  read(name: string): Promise<Float32Array>;
+  readGradient(name: string): Promise<Float32Array>;
+  /** Overwrites one parameter's gradient (tests that inject NaN). */
+  writeGradient(name: string, value: Float32Array): Promise<void>;
+  /** Rank 0 writes `header` and then every parameter in `units` order, float32. Collective. */
+  save(path: string, header: Uint8Array): Promise<void>;
+  /** Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`; others pass null. Collective. */
+  broadcast(transfer: ProcessGroup | null): Promise<void>;
+  /** Hash of all parameters in `units` order, as hexadecimal; equals `Sampler.checksum` on equal weights. Collective. */
+  checksum(): Promise<string>;
+  /** Number of float32 values of this rank's shard, all units. */
+  readonly shardSize: number;
+  dispose(): void;
+}
+
+export interface AdamWOptions {
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+}
+
+/** Fused AdamW on the float32 shards of a model. */
+export class AdamW {
+  constructor(model: Model, options: AdamWOptions);
+  /** Steps taken; part of a checkpoint. */
+  stepCount: number;
+  /** One update with gradients times `gradientScale` (clipping), then nothing: call `zeroGradients` next. */
+  step(learningRate: number, gradientScale: number): Promise<void>;
+  /** Writes `header`, then this rank's weights, first moments and second moments, each `shardSize` float32. Fsynced. */
+  saveShard(path: string, header: Uint8Array): Promise<void>;
+  /** Reads the three arrays back from byte `offset` of `path`. */
+  loadShard(path: string, offset: number): Promise<void>;
+}
+
+export interface SamplerOptions {
+  config: DecoderConfig;
+  units: UnitDescription[];
+  /** Tokens a page of the key/value cache holds. */
+  pageSize: number;
+  numPages: number;
+}
+
+/** One step of continuous batching: any mix of prompts (many new tokens) and running sequences (one). */
+export interface SamplerBatch {
+  /** `[B]` ids chosen by the caller, each at most once a step; an unknown id opens a new sequence. */
+  sequences: Int32Array;
+  /** `[B+1]` boundaries of each sequence's new tokens. */
+  cu: Int32Array;
+  tokens: Int32Array;
+  /** `[B]` 0 is greedy. */
+  temperatures: Float32Array;
+  /** `[B]` 1 is off. */
+  topP: Float32Array;
+  /** `[B]` 0 is off. */
+  topK: Int32Array;
+  /** `[B]` in [0, 1): the draw, made by the caller from the request's seed and position. */
+  uniforms: Float64Array;
+}
+
+/** A decoder with a paged key/value cache. Weights are whole (not sharded) and replaced in place. */
+export class Sampler {
+  static create(options: SamplerOptions): Promise<Sampler>;
+  load(tensors: TensorLocation[]): Promise<void>;
+  /** Receives the named parameters, one broadcast each, in this order, root 0. */
+  receive(transfer: ProcessGroup, names: string[]): Promise<void>;
+  checksum(): Promise<string>;
+  /**
+   * Next token of each sequence and its log-probability over the full vocabulary after temperature (at temperature 0:
+   * of the unscaled distribution). Rejects with "out of pages" before anything has changed.
+   */
+  step(batch: SamplerBatch): Promise<{ tokens: Int32Array; logprobs: Float32Array }>;
+  /** Returns the sequence's pages. */
+  free(sequence: number): void;
+  freePages(): number;
+  dispose(): void;
+}
+
+/** Threads for the native thread's operators. */
+export function setThreads(count: number): Promise<void>;
+/** Bytes libtorch's CPU allocator holds now and at most since the last call with `reset`. */
+export function memory(reset?: boolean): { current: number; peak: number };
+export function versions(): { torch: string; cuda: boolean };

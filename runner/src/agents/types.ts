@@ -1,0 +1,124 @@
+/** Why a turn or rollout ended; set by the engine or the loop, never guessed. */
+export type StopReason = "stop" | "length" | "context" | "max_turns" | "env_done" | "timeout" | "infra" | "abort";
+
+/** Values of `Segment.mask`. */
+export const Mask = { context: 0, trained: 1, sharedPrefix: 2, rejected: 3, stale: 4, truncated: 5 } as const;
+
+/** One model call inside a segment: `start..end` are the sampled tokens. */
+export interface Turn {
+  start: number;
+  end: number;
+  callId: string;
+  stop: StopReason;
+  temperature: number;
+  /** Where in the agent's source the call was made, `file:line`. */
+  source?: string;
+}
+
+/**
+ * A token sequence as the policy saw and made it. All arrays have one length. `logprobs` are the behaviour policy's,
+ * after temperature, over the full vocabulary; NaN where not sampled. `versions` are -1 where not sampled.
+ */
+export interface Segment {
+  tokens: Int32Array;
+  mask: Uint8Array;
+  logprobs: Float32Array;
+  versions: Int32Array;
+  turns: Turn[];
+}
+
+/** One episode of an agent on a dataset row. */
+export interface Rollout {
+  runId: string;
+  promptId: string;
+  groupId: string;
+  rolloutId: string;
+  attempt: number;
+  segments: Segment[];
+  reward: number;
+  /** What eval reports; the reward unless the agent says otherwise. */
+  score: number;
+  /** Numeric entries become metrics. */
+  info: Record<string, number>;
+  stop: StopReason;
+  timings: { startedAt: number; seconds: number; modelSeconds: number };
+}
+
+/** A rollout that the policy did not cause to fail (engine, network, grader crash): counted by reason, never scored. */
+export interface FailedRollout {
+  runId: string;
+  promptId: string;
+  groupId: string;
+  rolloutId: string;
+  attempt: number;
+  reason: string;
+  message: string;
+}
+
+/** The rollouts of one dataset row: what baselines are taken over. */
+export interface Group {
+  groupId: string;
+  promptId: string;
+  /** Policy version of the engines when the group was admitted. */
+  admittedVersion: number;
+  attempt: number;
+  rollouts: Rollout[];
+  failed: FailedRollout[];
+}
+
+export interface ToolCall {
+  id?: string;
+  type?: "function";
+  function: { name: string; arguments: string | Record<string, unknown> };
+}
+
+/** A chat message, in OpenAI's form. */
+export interface Message {
+  role: "system" | "user" | "assistant" | "tool";
+  content: string | null;
+  name?: string;
+  tool_call_id?: string;
+  tool_calls?: ToolCall[];
+}
+
+/** A dataset row as an agent gets it: the whole JSON object beside the parts that the recipe's keys name. */
+export interface Row {
+  id: string;
+  /** The conversation so far: a string in the dataset becomes one user message. */
+  messages: Message[];
+  /** Whatever `data.label_key` names; undefined without it. */
+  label: unknown;
+  fields: Record<string, unknown>;
+}
+
+export interface ResetResult {
+  /** Replaces the row's messages when given. */
+  messages?: Message[];
+}
+
+export interface Action {
+  /** The assistant's text of this turn, without its end-of-turn token. */
+  text: string;
+  stop: StopReason;
+  /** Counts from 0. */
+  turn: number;
+}
+
+export interface StepResult {
+  /** Added to the episode's reward. */
+  reward: number;
+  done: boolean;
+  /** Next messages (tool or user), empty when done. */
+  messages?: Message[];
+  score?: number;
+  info?: Record<string, number>;
+}
+
+/** What a user writes: one instance an episode. `export default class extends Env` in the file that `train.agent_path` names. */
+export abstract class Env {
+  reset(_row: Row): ResetResult | Promise<ResetResult> {
+    return {};
+  }
+  abstract step(action: Action, row: Row): StepResult | Promise<StepResult>;
+  close(): void | Promise<void> {}
+}

@@ -1,0 +1,22 @@
+import { RunnerError } from "./errors.ts";
+
+/** Every wait has a deadline that names what it waited for. `MOLT_DEADLINE_SCALE` stretches all of them (slow machines). */
+export function deadlineMs(seconds: number): number {
+  return seconds * 1000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
+}
+
+export class DeadlineError extends RunnerError {}
+
+/** Resolves as `promise` does, or rejects after `seconds` with a `DeadlineError` that names `what`. */
+export async function withDeadline<T>(promise: Promise<T>, seconds: number, what: string): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const fail = () => reject(new DeadlineError(`waited ${seconds} s for ${what}`));
+    timer = setTimeout(fail, deadlineMs(seconds));
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,108 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { deadlineMs } from "../deadline.ts";
+import { RunnerError } from "../errors.ts";
+
+export interface ChildOptions {
+  /** As messages call it: "engine 0", "rank 1". */
+  name: string;
+  /** Verb and arguments of this same command line. */
+  args: string[];
+  env?: Record<string, string>;
+}
+
+const keptLines = 20;
+
+/**
+ * Another `molt-runner` process. It reads its standard input only to notice the end: when this process dies, however it
+ * dies, the pipe closes and the child leaves (`endWithParent`). Its last output lines are kept to explain a death.
+ */
+export class Child {
+  readonly name: string;
+  readonly lastLines: string[] = [];
+  /** Rejects, never resolves, when the child ends before `stop`. */
+  readonly died: Promise<never>;
+  private readonly process: ChildProcess;
+  private readonly closed: Promise<void>;
+  private stopping = false;
+
+  constructor({ name, args, env }: ChildOptions) {
+    this.name = name;
+    // One OpenMP thread team per process, and no spinning at barriers: the cores are shared.
+    const threads = { OMP_WAIT_POLICY: "passive", OMP_NUM_THREADS: "1" };
+    this.process = spawn(process.execPath, ["--enable-source-maps", cliPath(), ...args], {
+      stdio: ["pipe", "pipe", "pipe"],
+      env: { ...threads, ...process.env, ...env, MOLT_CHILD: "1" },
+    });
+    this.process.stdin?.on("error", () => {});
+    for (const stream of [this.process.stdout, this.process.stderr]) {
+      let rest = "";
+      stream?.setEncoding("utf8").on("data", (text: string) => {
+        const lines = (rest + text).split("\n");
+        rest = lines.pop() ?? "";
+        this.lastLines.push(...lines.filter((line) => line.trim() !== ""));
+        this.lastLines.splice(0, this.lastLines.length - keptLines);
+      });
+    }
+    let onClosed = () => {};
+    this.closed = new Promise((resolve) => {
+      onClosed = resolve;
+    });
+    this.died = new Promise((_, reject) => {
+      this.process.once("error", (error) => {
+        onClosed();
+        reject(new RunnerError(`${name} did not start: ${error.message}`, { cause: error }));
+      });
+      this.process.once("close", (code, signal) => {
+        onClosed();
+        if (!this.stopping) reject(this.deathError(code, signal));
+      });
+    });
+    this.died.catch(() => {});
+  }
+
+  get pid(): number | undefined {
+    return this.process.pid;
+  }
+
+  get running(): boolean {
+    return this.process.exitCode === null && this.process.signalCode === null;
+  }
+
+  /** Asks by closing standard input, then by SIGTERM, then by SIGKILL; resolves when the process is gone. */
+  async stop(graceSeconds = 5): Promise<void> {
+    this.stopping = true;
+    this.process.stdin?.end();
+    const timers = [
+      setTimeout(() => this.process.kill("SIGTERM"), deadlineMs(graceSeconds)),
+      setTimeout(() => this.process.kill("SIGKILL"), deadlineMs(graceSeconds + 2)),
+    ];
+    await this.closed;
+    for (const timer of timers) clearTimeout(timer);
+  }
+
+  kill(signal: NodeJS.Signals = "SIGKILL"): void {
+    this.process.kill(signal);
+  }
+
+  private deathError(code: number | null, signal: NodeJS.Signals | null): RunnerError {
+    const how = signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
+    const lines = this.lastLines.length > 0 ? `; its last lines:\n    ${this.lastLines.join("\n    ")}` : " without a word";
+    return new RunnerError(`${this.name} ${how}${lines}`);
+  }
+}
+
+/** In a child: leave when the parent is gone. */
+export function endWithParent(onEnd: () => Promise<void> | void): void {
+  process.stdin.resume();
+  process.stdin.once("end", async () => {
+    const hard = setTimeout(() => process.exit(1), deadlineMs(3));
+    await onEnd();
+    clearTimeout(hard);
+    process.exit(0);
+  });
+}
+
+/** Bundled, every entry lies in `dist/`; from source (tests) the built command line is taken. */
+function cliPath(): string {
+  return process.env.MOLT_CLI ?? new URL("./cli.js", import.meta.url).pathname;
+}
