@@ -114,7 +114,10 @@ export interface StepResult {
   info?: Record<string, number>;
 }
 
-/** What a user writes: one instance an episode. `export default class extends Env` in the file that `train.agent_path` names. */
+/**
+ * What a user writes: one instance an episode. `export default class extends Env` in the file that `train.agent_path`
+ * names.
+ */
 export abstract class Env {
   reset(_row: Row): ResetResult | Promise<ResetResult> {
     return {};

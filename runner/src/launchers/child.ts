@@ -8,6 +8,8 @@ export interface ChildOptions {
   /** Verb and arguments of this same command line. */
   args: string[];
   env?: Record<string, string>;
+  /** Called with each whole line of output. */
+  onLine?: (line: string) => void;
 }
 
 const keptLines = 20;
@@ -25,12 +27,14 @@ export class Child {
   private readonly closed: Promise<void>;
   private stopping = false;
 
-  constructor({ name, args, env }: ChildOptions) {
+  constructor({ name, args, env, onLine }: ChildOptions) {
     this.name = name;
     // One OpenMP thread team per process, and no spinning at barriers: the cores are shared.
     const threads = { OMP_WAIT_POLICY: "passive", OMP_NUM_THREADS: "1" };
     this.process = spawn(process.execPath, ["--enable-source-maps", cliPath(), ...args], {
       stdio: ["pipe", "pipe", "pipe"],
+      // Of a group of its own: Ctrl-C at the terminal reaches the controller alone, which ends its children in order.
+      detached: true,
       env: { ...threads, ...process.env, ...env, MOLT_CHILD: "1" },
     });
     this.process.stdin?.on("error", () => {});
@@ -39,6 +43,7 @@ export class Child {
       stream?.setEncoding("utf8").on("data", (text: string) => {
         const lines = (rest + text).split("\n");
         rest = lines.pop() ?? "";
+        if (onLine) for (const line of lines) onLine(line);
         this.lastLines.push(...lines.filter((line) => line.trim() !== ""));
         this.lastLines.splice(0, this.lastLines.length - keptLines);
       });
@@ -86,7 +91,8 @@ export class Child {
 
   private deathError(code: number | null, signal: NodeJS.Signals | null): RunnerError {
     const how = signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
-    const lines = this.lastLines.length > 0 ? `; its last lines:\n    ${this.lastLines.join("\n    ")}` : " without a word";
+    const lines =
+      this.lastLines.length > 0 ? `; its last lines:\n    ${this.lastLines.join("\n    ")}` : " without a word";
     return new RunnerError(`${this.name} ${how}${lines}`);
   }
 }

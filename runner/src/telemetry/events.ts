@@ -6,9 +6,28 @@ export type RunEvent =
   | { type: "resumed"; fromStep: number; totalSteps: number | null }
   | { type: "phase"; name: string; state: "begin" | "end"; seconds?: number; detail?: string }
   | { type: "arithmetic"; line: string }
-  | { type: "rollout"; promptId: string; groupId: string; rolloutId: string; attempt: number; reward: number; stop: string; tokens: number; seconds: number }
-  | { type: "group"; groupId: string; promptId: string; attempt: number; outcome: "buffered" | "trained" | "dropped"; reason?: string; step?: number }
-  | { type: "rollout_failed"; promptId: string; groupId: string; rolloutId: string; attempt: number; reason: string; message: string }
+  /** What became of a group, once: `step` is the step that consumed it. A dropped one goes back to the queue when `requeued`. */
+  | {
+      type: "group";
+      groupId: string;
+      promptId: string;
+      epoch: number;
+      attempt: number;
+      outcome: "trained" | "dropped";
+      reason?: string;
+      requeued?: boolean;
+      step: number;
+      reward?: number;
+    }
+  | {
+      type: "rollout_failed";
+      promptId: string;
+      groupId: string;
+      rolloutId: string;
+      attempt: number;
+      reason: string;
+      message: string;
+    }
   | { type: "step"; step: number; policyVersion: number; metrics: Record<string, number> }
   | { type: "step_skipped"; step: number; reason: "no_trainable_tokens" | "non_finite_gradient"; detail: string }
   | { type: "sync"; policyVersion: number; seconds: number; checksum: string; engines: number }
@@ -16,6 +35,6 @@ export type RunEvent =
   | { type: "checkpoint"; step: number; directory: string; seconds: number }
   | { type: "warning"; message: string }
   | { type: "failed"; message: string }
-  | { type: "ended"; state: "completed" | "failed" | "interrupted"; step: number; policyVersion: number };
+  | { type: "ended"; state: "completed" | "failed" | "interrupted" };
 
 export type TimedEvent = RunEvent & { time: number };

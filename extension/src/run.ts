@@ -1,0 +1,52 @@
+import { existsSync } from "node:fs";
+import { dirname, join } from "node:path";
+import {
+  ShellExecution,
+  ShellQuoting,
+  Task,
+  TaskPanelKind,
+  TaskScope,
+  tasks,
+  type Uri,
+  window,
+  workspace,
+} from "vscode";
+
+/** Runs the recipe given by a menu, or shown in the active editor, in a terminal: `molt-runner run <file>`. */
+export async function runRecipe(uri = window.activeTextEditor?.document.uri): Promise<void> {
+  if (uri?.scheme !== "file") {
+    window.showErrorMessage("Molt Runner: open a recipe (a YAML file on disk) to run it.");
+    return;
+  }
+  const document = workspace.textDocuments.find((open) => open.uri.toString() === uri.toString());
+  if (document?.isDirty && !(await document.save())) return;
+  await tasks.executeTask(createTask(uri));
+}
+
+/** A task, because it quotes each word for whatever shell the terminal has. */
+function createTask(uri: Uri): Task {
+  const folder = workspace.getWorkspaceFolder(uri);
+  const cwd = folder?.uri.fsPath ?? dirname(uri.fsPath);
+  const file = workspace.asRelativePath(uri, false);
+  const [command, ...words] = [...runnerCommand(uri, cwd), "run", file];
+  const execution = new ShellExecution(command!, words.map(quoted), { cwd });
+  const scope = folder ?? TaskScope.Workspace;
+  const task = new Task({ type: "molt-runner", file }, scope, `run ${file}`, "Molt Runner", execution);
+  task.presentationOptions = { panel: TaskPanelKind.Dedicated, clear: true };
+  return task;
+}
+
+function quoted(value: string) {
+  return { value, quoting: ShellQuoting.Strong };
+}
+
+/** The setting, else the runner installed in the workspace or above it (this repository's own too), else npx's. */
+function runnerCommand(uri: Uri, cwd: string): string[] {
+  const setting = workspace.getConfiguration("moltRunner", uri).get<string[]>("command", []);
+  if (setting.length > 0) return setting;
+  for (let folder = cwd; folder !== dirname(folder); folder = dirname(folder)) {
+    const installed = join(folder, "node_modules", "molt-runner", "dist", "cli.js");
+    if (existsSync(installed)) return ["node", installed];
+  }
+  return ["npx", "molt-runner"];
+}

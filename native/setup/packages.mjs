@@ -1,0 +1,77 @@
+// The checkout's npm packages and JavaScript builds.
+import { createHash } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { nativeDirectory } from "./locate.mjs";
+import { run } from "./run.mjs";
+
+const root = join(nativeDirectory, "..");
+const modules = join(root, "node_modules");
+const attempts = 3;
+
+/** Whether we lie in a checkout of the workspace, and not in someone's node_modules. */
+export function inCheckout() {
+  return existsSync(join(root, "package-lock.json")) && existsSync(join(root, "runner", "build.mjs"));
+}
+
+/** @param {string[]} files */
+function contentHash(files) {
+  const hash = createHash("sha256");
+  for (const file of files) hash.update(`\n${file}\n`).update(readFileSync(file));
+  return hash.digest("hex");
+}
+
+/** A file in node_modules that says of what content something there was made: it goes when node_modules goes. */
+function stamp(name, content) {
+  const path = join(modules, `.molt-${name}`);
+  return {
+    current: () => existsSync(path) && readFileSync(path, "utf8") === content(),
+    write: () => writeFileSync(path, content()),
+  };
+}
+
+const installed = stamp("packages", () => contentHash([join(root, "package-lock.json")]));
+
+async function install() {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const args = ["ci", "--no-audit", "--no-fund", "--loglevel=http", "--fetch-timeout=60000"];
+      await run("npm", args, { cwd: root, minutes: 10, what: "npm ci" });
+      return installed.write();
+    } catch (error) {
+      if (attempt === attempts || !error.network) throw error;
+      await sleep(2000 * attempt);
+    }
+  }
+}
+
+const outputs = ["runner", "lsp", "extension"].map((name) => join(root, name, "dist"));
+
+function buildInputs() {
+  const sources = ["runner", "lsp", "extension"].flatMap((name) =>
+    readdirSync(join(root, name), { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name))
+      .filter((file) => /\.(ts|mjs|json)$/.test(file) && !/[\\/](dist|node_modules|test)[\\/]/.test(file)),
+  );
+  return [join(root, "package-lock.json"), ...sources.filter((file) => !file.endsWith(".test.ts")).sort()];
+}
+
+const built = stamp("build", () => contentHash(buildInputs()));
+
+async function build() {
+  await run("npm", ["run", "build"], { cwd: root, minutes: 5, what: "npm run build" });
+  built.write();
+}
+
+/** @returns {import("./setup.mjs").Phase} */
+export function packagesPhase() {
+  return { name: "npm packages", done: () => installed.current(), run: install };
+}
+
+/** @returns {import("./setup.mjs").Phase} */
+export function buildPhase() {
+  const done = () => outputs.every((path) => existsSync(path)) && built.current();
+  return { name: "JavaScript builds", done, run: build };
+}

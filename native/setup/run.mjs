@@ -1,0 +1,93 @@
+// Runs the set-up's commands: output to a log, its end shown on failure, a deadline for each, no process left behind.
+import { spawn } from "node:child_process";
+import { appendFileSync, mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { cacheDirectory, SetupError } from "./locate.mjs";
+
+const shownLines = 25;
+const networkFailure =
+  /ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONNRESET|ECONNREFUSED|ENETUNREACH|NewConnectionError|ConnectTimeout|ReadTimeout|Connection aborted|Temporary failure in name resolution|CERTIFICATE_VERIFY_FAILED|network (?:timeout|error)|Could not fetch URL/i;
+
+/** @type {Set<import("node:child_process").ChildProcess>} */
+const children = new Set();
+
+function killChildren() {
+  for (const child of children) {
+    try {
+      process.kill(-child.pid, "SIGKILL");
+    } catch {
+      // Already gone.
+    }
+  }
+}
+
+/** Commands run in process groups of their own, so that a whole build ends with us. */
+export function endChildrenWithUs() {
+  process.once("exit", killChildren);
+  for (const [signal, code] of [
+    ["SIGINT", 130],
+    ["SIGTERM", 143],
+    ["SIGHUP", 129],
+  ]) {
+    process.once(signal, () => process.exit(code));
+  }
+}
+
+export function logPath() {
+  return join(cacheDirectory(), "setup.log");
+}
+
+/**
+ * Resolves with what the command printed; rejects with a SetupError that shows the output's end.
+ * @param {string} command @param {string[]} args
+ * @param {{ cwd?: string, env?: Record<string, string>, minutes?: number, what?: string }} [options]
+ * @returns {Promise<string>}
+ */
+export function run(command, args, { cwd, env, minutes = 1, what = command } = {}) {
+  mkdirSync(cacheDirectory(), { recursive: true });
+  appendFileSync(logPath(), `\n$ ${[command, ...args].join(" ")}\n`);
+  return new Promise((resolve, reject) => {
+    const options = { cwd, env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"], detached: true };
+    const child = spawn(command, args, options);
+    children.add(child);
+    let output = "";
+    let late = false;
+    const timer = setTimeout(() => {
+      late = true;
+      process.kill(-child.pid, "SIGKILL");
+    }, minutes * 60_000);
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding("utf8").on("data", (text) => {
+        output += text;
+        appendFileSync(logPath(), text);
+      });
+    }
+    const finish = (settle) => {
+      clearTimeout(timer);
+      children.delete(child);
+      settle();
+    };
+    child.once("error", (error) => finish(() => reject(new SetupError(`${what} did not start: ${error.message}`))));
+    child.once("close", (code, signal) => {
+      const how = late ? `took more than ${minutes} minutes` : `ended with ${signal ?? `exit code ${code}`}`;
+      finish(() => (code === 0 ? resolve(output) : reject(failure(`${what} ${how}`, output))));
+    });
+  });
+}
+
+/** @param {string} message @param {string} output */
+function failure(message, output) {
+  const lines = output.trimEnd().split("\n").slice(-shownLines);
+  const error = new SetupError(
+    `${message}; its last lines (all of them in ${logPath()}):\n    ${lines.join("\n    ")}`,
+    networkFailure.test(output)
+      ? "the network, or a proxy or certificate setting on the way to it; try again when the host above answers"
+      : undefined,
+  );
+  return Object.assign(error, { network: networkFailure.test(output) });
+}
+
+/** What a command prints, or null where it is absent or fails. @param {string} command @param {string[]} args */
+export async function capture(command, args) {
+  return run(command, args).catch(() => null);
+}

@@ -1,0 +1,98 @@
+// The set-up as a list of phases. `main.mjs`, `molt-runner setup` and `molt-runner doctor` call this.
+import { existsSync, readdirSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { addonPhase } from "./addon.mjs";
+import { addonLocation, cacheDirectory, pythonPath, torchDirectory, torchVersion } from "./locate.mjs";
+import { withLock } from "./lock.mjs";
+import { buildPhase, inCheckout, packagesPhase } from "./packages.mjs";
+import { pythonPhases } from "./python.mjs";
+import { endChildrenWithUs } from "./run.mjs";
+import { findTools, requireTools } from "./tools.mjs";
+
+/** @typedef {{ name: string, done: () => boolean, run: (log: (line: string) => void) => Promise<void> }} Phase */
+
+/** @param {{ native: boolean, tests: boolean }} options @returns {Phase[]} */
+function phases({ native, tests }) {
+  return [
+    ...(inCheckout() ? [packagesPhase()] : []),
+    ...(native || tests ? pythonPhases({ tests }) : []),
+    ...(native ? [addonPhase()] : []),
+    ...(inCheckout() ? [buildPhase()] : []),
+  ];
+}
+
+/** Shows the running phase's seconds where standard error is a terminal. @param {string} name */
+function ticker(name) {
+  if (!process.stderr.isTTY) return () => {};
+  const started = Date.now();
+  const show = () => process.stderr.write(`\r${name} … ${Math.round((Date.now() - started) / 1000)} s`);
+  const timer = setInterval(show, 1000);
+  show();
+  return () => {
+    clearInterval(timer);
+    process.stderr.write("\r\x1b[K");
+  };
+}
+
+/** @param {Phase} phase @param {string} count @param {(line: string) => void} log */
+async function runPhase(phase, count, log) {
+  const started = Date.now();
+  const stop = ticker(`[${count}] ${phase.name}`);
+  try {
+    await phase.run((line) => log(`${process.stderr.isTTY ? "\r\x1b[K" : ""}    ${line}`));
+  } finally {
+    stop();
+  }
+  log(`[${count}] ${phase.name}: ${((Date.now() - started) / 1000).toFixed(1)} s`);
+}
+
+/**
+ * Brings everything up to date; what is already is only looked at. Rejects with a SetupError.
+ * @param {{ native?: boolean, tests?: boolean, log?: (line: string) => void }} [options]
+ */
+export async function setup({ native = true, tests = false, log = console.error } = {}) {
+  const all = phases({ native, tests });
+  if (all.every((phase) => phase.done())) return;
+  requireTools(findTools({ native: native || tests }));
+  endChildrenWithUs();
+  await withLock(async () => {
+    for (const [index, phase] of all.entries()) {
+      if (!phase.done()) await runPhase(phase, `${index + 1}/${all.length}`, log);
+    }
+  }, log);
+}
+
+/** @param {string} path @returns {number} */
+function sizeOf(path) {
+  const entries = statSync(path).isDirectory() ? readdirSync(path, { recursive: true, withFileTypes: true }) : null;
+  if (entries === null) return statSync(path).size;
+  const files = entries.filter((entry) => entry.isFile());
+  return files.reduce((sum, entry) => sum + statSync(join(entry.parentPath, entry.name)).size, 0);
+}
+
+/** Tools, versions, what is set up and what the cache holds; starts and changes nothing. */
+export function doctorReport() {
+  const cache = cacheDirectory();
+  const torch = torchDirectory();
+  const addon = torch === null ? null : addonLocation();
+  const names = existsSync(cache) ? readdirSync(cache).sort() : [];
+  return {
+    tools: findTools({ native: true }).map(({ name, version, command, needs }) => ({ name, version, command, needs })),
+    torch: { version: torchVersion, path: torch },
+    addon: { path: addon, present: addon !== null && existsSync(addon) },
+    python: { path: pythonPath(), present: existsSync(pythonPath()) },
+    cache: {
+      path: cache,
+      entries: names.map((name) => ({ path: join(cache, name), bytes: sizeOf(join(cache, name)) })),
+    },
+  };
+}
+
+/** Removes what the set-up keeps outside the checkout, and nothing else that may lie in that folder. */
+export function removeCaches() {
+  const cache = cacheDirectory();
+  const ours = /^(addon-|build-|aside-|python-torch-|setup\.log$|lock$)/;
+  for (const name of existsSync(cache) ? readdirSync(cache) : []) {
+    if (ours.test(name)) rmSync(join(cache, name), { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,109 @@
+#include "binding/description.h"
+
+#include <string>
+
+namespace molt::binding {
+namespace {
+
+std::string text(const Napi::Object& object, const char* key) {
+  return object.Get(key).ToString().Utf8Value();
+}
+
+int64_t integer(const Napi::Object& object, const char* key) {
+  return object.Get(key).ToNumber().Int64Value();
+}
+
+double number(const Napi::Object& object, const char* key) {
+  return object.Get(key).ToNumber().DoubleValue();
+}
+
+bool flag(const Napi::Object& object, const char* key) {
+  return object.Get(key).ToBoolean().Value();
+}
+
+template <typename Item, typename Convert>
+std::vector<Item> list(const Napi::Array& array, Convert convert) {
+  std::vector<Item> items;
+  items.reserve(array.Length());
+  for (uint32_t i = 0; i < array.Length(); ++i) items.push_back(convert(array.Get(i)));
+  return items;
+}
+
+std::vector<int64_t> shape(const Napi::Object& object) {
+  return list<int64_t>(
+      object.Get("shape").As<Napi::Array>(), [](const Napi::Value& size) { return size.ToNumber().Int64Value(); });
+}
+
+ParameterDescription parameter(const Napi::Value& value) {
+  const auto object = value.As<Napi::Object>();
+  const auto init = object.Get("init").As<Napi::Object>();
+  const bool ones = text(init, "kind") == "ones";
+  return {
+      .role = text(object, "role"),
+      .name = text(object, "name"),
+      .shape = shape(object),
+      .initOnes = ones,
+      .initStd = ones ? 0 : number(init, "std"),
+      .decay = flag(object, "decay"),
+  };
+}
+
+UnitKind unitKind(const Napi::Object& unit) {
+  const auto kind = text(unit, "kind");
+  if (kind == "embedding") return UnitKind::embedding;
+  if (kind == "layer") return UnitKind::layer;
+  if (kind == "head") return UnitKind::head;
+  throw Napi::TypeError::New(unit.Env(), "a unit is an embedding, a layer or a head, not '" + kind + "'");
+}
+
+at::ScalarType scalarType(const Napi::Object& tensor) {
+  const auto dtype = text(tensor, "dtype");
+  if (dtype == "F32") return at::kFloat;
+  if (dtype == "BF16") return at::kBFloat16;
+  if (dtype == "F16") return at::kHalf;
+  throw Napi::TypeError::New(
+      tensor.Env(), "tensor '" + text(tensor, "name") + "' is of type " + dtype + "; F32, BF16 and F16 are read");
+}
+
+}  // namespace
+
+DecoderConfig toConfig(const Napi::Object& value) {
+  return {
+      .vocabSize = integer(value, "vocabSize"),
+      .hiddenSize = integer(value, "hiddenSize"),
+      .intermediateSize = integer(value, "intermediateSize"),
+      .numLayers = integer(value, "numLayers"),
+      .numHeads = integer(value, "numHeads"),
+      .numKvHeads = integer(value, "numKvHeads"),
+      .headDim = integer(value, "headDim"),
+      .ropeTheta = number(value, "ropeTheta"),
+      .rmsNormEps = number(value, "rmsNormEps"),
+      .tieWordEmbeddings = flag(value, "tieWordEmbeddings"),
+      .qkNorm = flag(value, "qkNorm"),
+  };
+}
+
+std::vector<UnitDescription> toUnits(const Napi::Array& value) {
+  return list<UnitDescription>(value, [](const Napi::Value& item) {
+    const auto object = item.As<Napi::Object>();
+    return UnitDescription{
+        .kind = unitKind(object),
+        .parameters = list<ParameterDescription>(object.Get("parameters").As<Napi::Array>(), parameter),
+    };
+  });
+}
+
+std::vector<TensorLocation> toLocations(const Napi::Array& value) {
+  return list<TensorLocation>(value, [](const Napi::Value& item) {
+    const auto object = item.As<Napi::Object>();
+    return TensorLocation{
+        .name = text(object, "name"),
+        .file = text(object, "file"),
+        .offset = integer(object, "offset"),
+        .dtype = scalarType(object),
+        .shape = shape(object),
+    };
+  });
+}
+
+}  // namespace molt::binding

@@ -1,0 +1,92 @@
+#include "binding/process_group.h"
+
+#include <ATen/ATen.h>
+
+#include "binding/async.h"
+
+namespace molt::binding {
+
+namespace {
+
+using Info = const Napi::CallbackInfo&;
+
+ProcessGroupOptions readOptions(Napi::Object object) {
+  const auto number = [&](const char* name) { return object.Get(name).As<Napi::Number>().Int64Value(); };
+  ProcessGroupOptions options{
+      .host = object.Get("host").As<Napi::String>(),
+      .port = static_cast<uint16_t>(number("port")),
+      .rank = static_cast<int>(number("rank")),
+      .worldSize = static_cast<int>(number("worldSize")),
+      .prefix = object.Get("prefix").As<Napi::String>(),
+      .serveStore = object.Get("serveStore").As<Napi::Boolean>(),
+      .timeout = std::chrono::milliseconds(number("timeoutMs")),
+  };
+  if (options.rank < 0 || options.rank >= options.worldSize)
+    throw Napi::RangeError::New(object.Env(), "rank must lie in [0, worldSize)");
+  return options;
+}
+
+Napi::Value create(Info info) {
+  const auto meet = [options = readOptions(info[0].As<Napi::Object>())] {
+    return std::make_shared<ProcessGroup>(options);
+  };
+  return queue(info.Env(), meet, [](Napi::Env env, std::shared_ptr<ProcessGroup> group) -> Napi::Value {
+    auto handle = Napi::External<std::shared_ptr<ProcessGroup>>::New(env, &group);
+    return Addon::of(env).constructors["ProcessGroup"].New({handle});
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> ProcessGroupWrap::of(Napi::Value value) {
+  if (value.IsNull() || value.IsUndefined()) return nullptr;
+  const auto& constructor = Addon::of(value.Env()).constructors["ProcessGroup"];
+  if (!value.IsObject() || !value.As<Napi::Object>().InstanceOf(constructor.Value()))
+    throw Napi::TypeError::New(value.Env(), "a ProcessGroup was expected");
+  return Unwrap(value.As<Napi::Object>())->group_;
+}
+
+ProcessGroupWrap::ProcessGroupWrap(Info info) : Napi::ObjectWrap<ProcessGroupWrap>(info) {
+  if (!info[0].IsExternal()) throw Napi::TypeError::New(info.Env(), "make groups with ProcessGroup.create");
+  group_ = *info[0].As<Napi::External<std::shared_ptr<ProcessGroup>>>().Data();
+}
+
+Napi::Value ProcessGroupWrap::Rank(Info info) { return Napi::Number::New(info.Env(), group_->rank()); }
+
+Napi::Value ProcessGroupWrap::WorldSize(Info info) { return Napi::Number::New(info.Env(), group_->worldSize()); }
+
+Napi::Value ProcessGroupWrap::AllReduce(Info info) {
+  const auto array = info[0].As<Napi::Float64Array>();
+  const Reduce op = info[1].As<Napi::String>().Utf8Value() == "max" ? Reduce::kMax : Reduce::kSum;
+  auto data = at::empty({static_cast<int64_t>(array.ElementLength())}, at::kDouble);
+  std::copy_n(array.Data(), array.ElementLength(), data.mutable_data_ptr<double>());
+  const auto reduce = [group = group_, data, op] {
+    group->allReduce(data, op);
+    return data;
+  };
+  return queue(info.Env(), reduce, [](Napi::Env env, at::Tensor reduced) -> Napi::Value {
+    auto result = Napi::Float64Array::New(env, reduced.numel());
+    std::copy_n(reduced.const_data_ptr<double>(), reduced.numel(), result.Data());
+    return result;
+  });
+}
+
+Napi::Value ProcessGroupWrap::Barrier(Info info) {
+  return queue(info.Env(), [group = group_] { group->barrier(); });
+}
+
+void ProcessGroupWrap::Close(Info) { group_->close(); }
+
+void initProcessGroup(Napi::Env env, Napi::Object exports) {
+  using G = ProcessGroupWrap;
+  const auto constructor = G::DefineClass(
+      env, "ProcessGroup",
+      {G::StaticMethod("create", create), G::InstanceAccessor<&G::Rank>("rank"),
+       G::InstanceAccessor<&G::WorldSize>("worldSize"), G::InstanceMethod<&G::AllReduce>("allReduce"),
+       G::InstanceMethod<&G::Barrier>("barrier"), G::InstanceMethod<&G::Close>("close")});
+  Addon::of(env).define(exports, "ProcessGroup", constructor);
+}
+
+static const Registration registration(initProcessGroup);
+
+}  // namespace molt::binding

@@ -1,0 +1,139 @@
+#include "core/sampler.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "binding/addon.h"
+#include "binding/async.h"
+#include "binding/description.h"
+#include "binding/process_group.h"
+
+namespace molt::binding {
+
+namespace {
+
+using Info = const Napi::CallbackInfo&;
+
+template <typename Array>
+Array arrayOf(const Napi::Object& object, const char* key) {
+  const Napi::Value value = object.Get(key);
+  const auto wanted = Array::New(object.Env(), 0).TypedArrayType();
+  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != wanted)
+    throw Napi::TypeError::New(object.Env(), std::string(key) + " of a step is not of its typed array's type");
+  return value.As<Array>();
+}
+
+SamplerBatch readBatch(const Napi::Object& object) {
+  const auto integers = [&](const char* key) {
+    const auto array = arrayOf<Napi::Int32Array>(object, key);
+    return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
+  };
+  SamplerBatch batch{integers("sequences"), integers("cu"), integers("tokens"), {}};
+  const auto temperatures = arrayOf<Napi::Float32Array>(object, "temperatures");
+  const auto topP = arrayOf<Napi::Float32Array>(object, "topP");
+  const auto topK = arrayOf<Napi::Int32Array>(object, "topK");
+  const auto uniforms = arrayOf<Napi::Float64Array>(object, "uniforms");
+  const size_t count = batch.sequences.size();
+  const auto lengths = {
+      temperatures.ElementLength(), topP.ElementLength(), topK.ElementLength(), uniforms.ElementLength()};
+  if (std::ranges::any_of(lengths, [&](size_t length) { return length != count; }))
+    throw Napi::RangeError::New(object.Env(), "a step needs one value of each setting for each sequence");
+  for (size_t i = 0; i < count; ++i) batch.draws.push_back({temperatures[i], topP[i], topK[i], uniforms[i]});
+  return batch;
+}
+
+Napi::Value choicesToObject(Napi::Env env, const std::vector<Choice>& choices) {
+  auto tokens = Napi::Int32Array::New(env, choices.size());
+  auto logprobs = Napi::Float32Array::New(env, choices.size());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    tokens[i] = choices[i].token;
+    logprobs[i] = choices[i].logprob;
+  }
+  auto result = Napi::Object::New(env);
+  result.Set("tokens", tokens);
+  result.Set("logprobs", logprobs);
+  return result;
+}
+
+Napi::Value create(Info info) {
+  const auto options = info[0].As<Napi::Object>();
+  const auto make = [config = toConfig(options.Get("config").As<Napi::Object>()),
+                     units = toUnits(options.Get("units").As<Napi::Array>()),
+                     pageSize = options.Get("pageSize").ToNumber().Int64Value(),
+                     numPages = options.Get("numPages").ToNumber().Int64Value()] {
+    return std::make_shared<Sampler>(config, units, pageSize, numPages);
+  };
+  return queue(info.Env(), make, [](Napi::Env env, std::shared_ptr<Sampler> sampler) -> Napi::Value {
+    auto handle = Napi::External<std::shared_ptr<Sampler>>::New(env, &sampler);
+    return Addon::of(env).constructors["Sampler"].New({handle});
+  });
+}
+
+/// `Sampler` of index.d.ts.
+class SamplerWrap final : public Napi::ObjectWrap<SamplerWrap> {
+ public:
+  explicit SamplerWrap(Info info) : Napi::ObjectWrap<SamplerWrap>(info) {
+    if (!info[0].IsExternal()) throw Napi::TypeError::New(info.Env(), "make samplers with Sampler.create");
+    sampler_ = *info[0].As<Napi::External<std::shared_ptr<Sampler>>>().Data();
+  }
+
+  Napi::Value Load(Info info) {
+    return queue(info.Env(), [sampler = live(info), tensors = toLocations(info[0].As<Napi::Array>())] {
+      sampler->load(tensors);
+    });
+  }
+
+  Napi::Value Receive(Info info) {
+    const auto array = info[1].As<Napi::Array>();
+    std::vector<std::string> names;
+    for (uint32_t i = 0; i < array.Length(); ++i) names.push_back(array.Get(i).ToString());
+    auto transfer = ProcessGroupWrap::of(info[0]);
+    if (!transfer) throw Napi::TypeError::New(info.Env(), "receive needs a transfer group");
+    return queue(info.Env(), [sampler = live(info), transfer, names] { sampler->receive(*transfer, names); });
+  }
+
+  Napi::Value Checksum(Info info) {
+    return queue(info.Env(), [sampler = live(info)] { return sampler->checksum(); },
+                 [](Napi::Env env, const std::string& sum) -> Napi::Value { return Napi::String::New(env, sum); });
+  }
+
+  Napi::Value Step(Info info) {
+    return queue(info.Env(), [sampler = live(info), batch = readBatch(info[0].As<Napi::Object>())] {
+      return sampler->step(batch);
+    }, choicesToObject);
+  }
+
+  void Free(Info info) { live(info)->cache().free(info[0].As<Napi::Number>().Int32Value()); }
+
+  Napi::Value FreePages(Info info) {
+    return Napi::Number::New(info.Env(), static_cast<double>(live(info)->cache().freePages()));
+  }
+
+  void Dispose(Info) { sampler_.reset(); }
+
+ private:
+  const std::shared_ptr<Sampler>& live(Info info) const {
+    if (!sampler_) throw Napi::Error::New(info.Env(), "this sampler was disposed");
+    return sampler_;
+  }
+
+  std::shared_ptr<Sampler> sampler_;
+};
+
+void initSampler(Napi::Env env, Napi::Object exports) {
+  using S = SamplerWrap;
+  const auto constructor = S::DefineClass(
+      env, "Sampler",
+      {S::StaticMethod("create", create), S::InstanceMethod<&S::Load>("load"),
+       S::InstanceMethod<&S::Receive>("receive"), S::InstanceMethod<&S::Checksum>("checksum"),
+       S::InstanceMethod<&S::Step>("step"),
+       S::InstanceMethod<&S::Free>("free"), S::InstanceMethod<&S::FreePages>("freePages"),
+       S::InstanceMethod<&S::Dispose>("dispose")});
+  Addon::of(env).define(exports, "Sampler", constructor);
+}
+
+const Registration registration(initSampler);
+
+}  // namespace
+
+}  // namespace molt::binding

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The decoder's maths, shared by the trainer and the sampler. Everything is a pure function of weights and inputs, so
+// that what is sampled and what is trained differ in nothing but how attention finds its keys.
+// Shapes: T positions of all rows end to end, H hidden, D head dimension, V vocabulary.
+namespace molt {
+
+struct DecoderConfig {
+  int64_t vocabSize = 0;
+  int64_t hiddenSize = 0;
+  int64_t intermediateSize = 0;
+  int64_t numLayers = 0;
+  int64_t numHeads = 0;
+  int64_t numKvHeads = 0;
+  int64_t headDim = 0;
+  double ropeTheta = 10000;
+  double rmsNormEps = 1e-6;
+  bool tieWordEmbeddings = false;
+  bool qkNorm = false;
+};
+
+struct ParameterDescription {
+  std::string role;  // what the maths asks for: `q`, `input_norm`
+  std::string name;  // the checkpoint's tensor
+  std::vector<int64_t> shape;
+  bool initOnes = false;  // else normal with initStd
+  double initStd = 0;
+  bool decay = false;
+
+  int64_t numel() const;
+};
+
+enum class UnitKind { embedding, layer, head };
+
+struct UnitDescription {
+  UnitKind kind = UnitKind::layer;
+  std::vector<ParameterDescription> parameters;
+};
+
+// The weights of one unit by role. A unit has a dozen at most, so a list is the fastest map.
+class UnitWeights {
+ public:
+  void set(std::string role, at::Tensor tensor);
+  // Throws where the unit has no such role.
+  const at::Tensor& operator[](const char* role) const;
+  bool has(const char* role) const;
+
+ private:
+  const at::Tensor* find(const char* role) const;
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+};
+
+// Cosines and sines of each position, [T, 1, D] (the middle dimension broadcasts over heads), as transformers has them:
+// frequencies of the first half repeated in the second, angles in float32.
+struct Rotary {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+// positions: int64 [T].
+Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions);
+
+// x [T, heads, D] turned by its positions (rotate_half).
+at::Tensor applyRotary(const at::Tensor& x, const Rotary& rotary);
+
+// Over the last dimension.
+at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+struct Qkv {
+  at::Tensor q;  // [T, numHeads, D], normed and turned
+  at::Tensor k;  // [T, numKvHeads, D], normed and turned
+  at::Tensor v;  // [T, numKvHeads, D]
+};
+
+// hidden: [T, H], before the input norm.
+Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const Rotary& rotary);
+
+// What follows attention: output projection, residual, SwiGLU, residual. attended: [T, numHeads, D] or [T, numHeads * D].
+at::Tensor layerOutput(
+    const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended);
+
+// Causal attention scaled by 1 / sqrt(D), [T, numHeads, D].
+using Attention = std::function<at::Tensor(const Qkv&)>;
+
+// One layer, [T, H] to [T, H].
+at::Tensor layerForward(
+    const UnitWeights& weights,
+    const DecoderConfig& config,
+    const at::Tensor& hidden,
+    const Rotary& rotary,
+    const Attention& attention);
+
+// tokens: int64 [T]; embed: [V, H]. Gives [T, H].
+at::Tensor embedTokens(const at::Tensor& embed, const at::Tensor& tokens);
+
+// hidden: [N, H] from the last layer; norm: [H]; head: [V, H] (the embedding's where tied). Gives logits [N, V].
+at::Tensor headLogits(
+    const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& norm, const at::Tensor& head);
+
+}  // namespace molt

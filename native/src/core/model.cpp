@@ -1,0 +1,242 @@
+#include "core/model.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <optional>
+
+#include "core/head.h"
+#include "core/unit.h"
+
+namespace molt {
+namespace {
+
+/// splitmix64: neighbouring seeds and indices give unrelated generators.
+uint64_t mix(uint64_t seed, uint64_t index) {
+  uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+at::Tensor initialValue(const ParameterDescription& parameter, uint64_t seed) {
+  if (parameter.initOnes) return at::ones(parameter.shape, at::kFloat);
+  return at::empty(parameter.shape, at::kFloat).normal_(0, parameter.initStd, at::detail::createCPUGenerator(seed));
+}
+
+void checkUnits(const DecoderConfig& config, const std::vector<UnitDescription>& units) {
+  const auto layers = static_cast<size_t>(config.numLayers);
+  bool fits = units.size() == layers + 2;
+  for (size_t i = 0; fits && i < units.size(); ++i) {
+    const auto expected = i == 0 ? UnitKind::embedding : i <= layers ? UnitKind::layer : UnitKind::head;
+    fits = units[i].kind == expected;
+  }
+  TORCH_CHECK(
+      fits, "a model of ", layers, " layers has as units one embedding, the layers and one head; ", units.size(),
+      " units were described");
+}
+
+}  // namespace
+
+Model::Model(
+    DecoderConfig config,
+    std::vector<UnitDescription> units,
+    std::shared_ptr<ProcessGroup> group,
+    bool trainable,
+    int64_t headChunk)
+    : config_(config),
+      units_(std::move(units)),
+      group_(std::move(group)),
+      trainable_(trainable),
+      headChunk_(headChunk) {
+  checkUnits(config_, units_);
+  TORCH_CHECK(headChunk_ > 0, "headChunk must be positive, not ", headChunk_);
+  for (const auto& unit : units_) shards_.push_back(std::make_shared<FlatShard>(unit, group_, trainable_));
+}
+
+void Model::initialize(uint64_t seed) {
+  const at::AutoGradMode noGraph(false);
+  uint64_t index = 0;
+  for (const auto& shard : shards_) {
+    for (const auto& slot : shard->slots()) {
+      shard->scatter(shard->data(), slot, initialValue(slot.parameter, mix(seed, index++)));
+    }
+  }
+}
+
+void Model::load(const std::vector<TensorLocation>& tensors) {
+  const at::AutoGradMode noGraph(false);
+  const auto located = locateParameters(units_, tensors);
+  size_t index = 0;
+  for (const auto& shard : shards_) {
+    for (const auto& slot : shard->slots()) shard->scatter(shard->data(), slot, mapTensor(located[index++]));
+  }
+}
+
+Model::Scores Model::forward(const PackedRows& packed, bool grad) {
+  TORCH_CHECK(!grad || trainable_, "a model that is not trainable has no gradients");
+  const at::AutoGradMode mode(grad);
+  const auto rows = sortRows(packed, config_.vocabSize);
+  const auto scores = runHead(rows, runLayers(rows, grad));
+  const auto scattered =
+      at::zeros({static_cast<int64_t>(packed.tokens.size()), 2}, at::kFloat).index_copy(0, rows.origins, scores);
+  return {scattered.select(1, 0), scattered.select(1, 1)};
+}
+
+at::Tensor Model::runLayers(const SortedRows& rows, bool grad) const {
+  // The embedding has no differentiable input; this stands for one, so that backward reaches it.
+  const auto anchor = at::zeros({1}, at::kFloat).set_requires_grad(grad);
+  auto hidden = runUnit(
+      {shards_.front()},
+      [tokens = rows.tokens](const UnitWeights& weights, const at::Tensor&, int64_t) {
+        return embedTokens(weights["embed"], tokens);
+      },
+      anchor);
+  const auto rotary = rotaryTables(config_, rows.positions);
+  const auto layer = [config = config_, rotary, groups = rows.groups](
+                         const UnitWeights& weights, const at::Tensor& input, int64_t) {
+    return layerForward(
+        weights, config, input, rotary, [&groups](const Qkv& qkv) { return attendRows(qkv, groups); });
+  };
+  for (size_t i = 1; i + 1 < shards_.size(); ++i) hidden = runUnit({shards_[i]}, layer, hidden);
+  return hidden;
+}
+
+at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden) const {
+  std::vector<std::shared_ptr<FlatShard>> shards{shards_.back()};
+  if (config_.tieWordEmbeddings) shards.push_back(shards_.front());
+  const auto body = [config = config_, targets = rows.targets, temperatures = rows.temperatures](
+                        const UnitWeights& weights, const at::Tensor& input, int64_t begin) {
+    const auto& matrix = weights[config.tieWordEmbeddings ? "embed" : "head"];
+    const auto logits = headLogits(config, input, weights["norm"], matrix);
+    return scoreTargets(
+        logits / temperatures.narrow(0, begin, input.size(0)), targets.narrow(0, begin, input.size(0)));
+  };
+  return runUnit(std::move(shards), body, hidden.index_select(0, rows.selected), headChunk_);
+}
+
+void Model::backward(const at::Tensor& loss) {
+  TORCH_CHECK(loss.numel() == 1, "backward takes one number, not a tensor of shape ", loss.sizes());
+  TORCH_CHECK(loss.requires_grad(), "the loss has no graph: nothing in it came from forward(rows, true)");
+  const at::AutoGradMode graph(true);
+  loss.backward();
+}
+
+void Model::zeroGradients() {
+  for (const auto& shard : shards_) {
+    if (trainable_) shard->gradient().zero_();
+  }
+}
+
+double Model::gradientNorm() const {
+  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
+  const at::AutoGradMode noGraph(false);
+  double squares = 0;
+  for (const auto& shard : shards_) {
+    const auto norm = at::linalg_vector_norm(shard->gradient(), 2, std::nullopt, false, at::kDouble);
+    squares += std::pow(norm.item<double>(), 2);
+  }
+  auto total = at::scalar_tensor(squares, at::kDouble).reshape({1});
+  if (group_) group_->allReduce(total);
+  return std::sqrt(total.item<double>());
+}
+
+std::vector<std::string> Model::nonFiniteGradients() const {
+  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
+  const at::AutoGradMode noGraph(false);
+  std::vector<const std::string*> names;
+  std::vector<float> broken;
+  for (const auto& shard : shards_) {
+    for (const auto& slot : shard->slots()) {
+      names.push_back(&slot.parameter.name);
+      broken.push_back(at::isfinite(shard->local(shard->gradient(), slot)).all().item<bool>() ? 0 : 1);
+    }
+  }
+  auto flags = at::tensor(broken);
+  if (group_) group_->allReduce(flags, Reduce::kMax);
+  std::vector<std::string> result;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (flags.const_data_ptr<float>()[i] > 0) result.push_back(*names[i]);
+  }
+  return result;
+}
+
+Model::Place Model::find(const std::string& name) const {
+  for (const auto& shard : shards_) {
+    for (const auto& slot : shard->slots()) {
+      if (slot.parameter.name == name) return {shard.get(), &slot};
+    }
+  }
+  TORCH_CHECK(false, "the model has no parameter '", name, "'");
+}
+
+at::Tensor Model::read(const std::string& name) const {
+  const auto [shard, slot] = find(name);
+  return FlatShard::view(shard->gather(shard->data()), *slot).clone();
+}
+
+at::Tensor Model::readGradient(const std::string& name) const {
+  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
+  const auto [shard, slot] = find(name);
+  return FlatShard::view(shard->gather(shard->gradient()), *slot).clone();
+}
+
+void Model::writeGradient(const std::string& name, const at::Tensor& value) {
+  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
+  const auto [shard, slot] = find(name);
+  TORCH_CHECK(
+      value.numel() == slot->parameter.numel(), "parameter '", name, "' has ", slot->parameter.numel(), " values, not ",
+      value.numel());
+  shard->scatter(shard->gradient(), *slot, value);
+}
+
+template <typename Visit>
+void Model::forEachParameter(Visit visit) const {
+  const at::AutoGradMode noGraph(false);
+  for (const auto& shard : shards_) {
+    const auto flat = shard->gather(shard->data());
+    for (const auto& slot : shard->slots()) visit(FlatShard::view(flat, slot));
+  }
+}
+
+void Model::save(const std::string& path, const std::vector<uint8_t>& header) const {
+  std::optional<FileWriter> file;
+  if (rank() == 0) {
+    file.emplace(path);
+    file->write(header.data(), header.size());
+  }
+  forEachParameter([&](const at::Tensor& value) {
+    if (file) file->write(value);
+  });
+  if (file) file->close();
+}
+
+void Model::broadcast(const std::shared_ptr<ProcessGroup>& transfer) const {
+  TORCH_CHECK(rank() != 0 || transfer, "rank 0 of the model broadcasts its weights and needs the transfer's group");
+  forEachParameter([&](const at::Tensor& value) {
+    if (rank() == 0) transfer->broadcast(value, 0);
+  });
+}
+
+std::string Model::checksum() const {
+  Checksum checksum;
+  forEachParameter([&](const at::Tensor& value) { checksum.update(value); });
+  return checksum.hexadecimal();
+}
+
+int64_t Model::shardSize() const {
+  int64_t size = 0;
+  for (const auto& shard : shards_) size += shard->data().numel();
+  return size;
+}
+
+}  // namespace molt

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/decoder.h"
+#include "core/flat.h"
+#include "core/packed.h"
+#include "core/process_group.h"
+#include "core/tensor_io.h"
+
+namespace molt {
+
+/// A decoder whose units are float32 shards over a group. All methods run on the native thread; those marked collective
+/// must be called by every rank of the group in the same order.
+class Model {
+ public:
+  /// headChunk: positions whose logits are held at once.
+  Model(
+      DecoderConfig config,
+      std::vector<UnitDescription> units,
+      std::shared_ptr<ProcessGroup> group,
+      bool trainable,
+      int64_t headChunk);
+
+  /// Each parameter has its own generator, so weights depend on neither sharding nor order.
+  void initialize(uint64_t seed);
+  void load(const std::vector<TensorLocation>& tensors);
+
+  struct Scores {
+    at::Tensor logp;     // [T], zeros where no target was
+    at::Tensor entropy;  // [T]
+  };
+  /// With `grad`, the graph reaches every unit even where no position has a target. Collective.
+  Scores forward(const PackedRows& rows, bool grad);
+  /// Adds the gradient of a scalar to the shards, summed over ranks. Collective.
+  void backward(const at::Tensor& loss);
+
+  void zeroGradients();
+  /// Collective.
+  double gradientNorm() const;
+  /// Names of the parameters with a NaN or infinity on any rank. Collective.
+  std::vector<std::string> nonFiniteGradients() const;
+  /// One whole parameter, a copy. Collective.
+  at::Tensor read(const std::string& name) const;
+  at::Tensor readGradient(const std::string& name) const;
+  void writeGradient(const std::string& name, const at::Tensor& value);
+
+  /// Rank 0 writes the header and every parameter in the order of the units. Collective.
+  void save(const std::string& path, const std::vector<uint8_t>& header) const;
+  /// Rank 0 sends every parameter, in the order of the units, as root 0 of `transfer` (null on other ranks). Collective.
+  void broadcast(const std::shared_ptr<ProcessGroup>& transfer) const;
+  /// Of every parameter in the order of the units; padding does not count. Collective.
+  std::string checksum() const;
+
+  /// Float32 values of this rank, all units.
+  int64_t shardSize() const;
+  const std::vector<std::shared_ptr<FlatShard>>& shards() const { return shards_; }
+
+ private:
+  struct Place {
+    FlatShard* shard;
+    const FlatShard::Slot* slot;
+  };
+  Place find(const std::string& name) const;
+  int rank() const { return group_ ? group_->rank() : 0; }
+  at::Tensor runLayers(const SortedRows& rows, bool grad) const;
+  at::Tensor runHead(const SortedRows& rows, const at::Tensor& hidden) const;
+  /// Calls visit(parameter, whole value) in the order of the units. Collective.
+  template <typename Visit>
+  void forEachParameter(Visit visit) const;
+
+  const DecoderConfig config_;
+  const std::vector<UnitDescription> units_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const bool trainable_;
+  const int64_t headChunk_;
+  std::vector<std::shared_ptr<FlatShard>> shards_;  // one a unit
+};
+
+}  // namespace molt

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/decoder.h"
+
+namespace molt {
+
+/// Rows laid end to end, as they come from JavaScript (native/index.d.ts says what each holds).
+struct PackedRows {
+  std::vector<int32_t> tokens;        // [T]
+  std::vector<int32_t> cu;            // [B+1]
+  std::vector<int32_t> targets;       // [T]
+  std::vector<float> temperatures;    // [T]
+};
+
+/// Neighbouring rows of one length.
+struct RowGroup {
+  int64_t begin;  // first position
+  int64_t rows;
+  int64_t length;
+};
+
+/// The same rows sorted by length, so that attention runs a few batches instead of one call a row and nothing is padded.
+struct SortedRows {
+  at::Tensor tokens;        // int64 [T]
+  at::Tensor positions;     // int64 [T], from 0 in each row
+  std::vector<RowGroup> groups;
+  at::Tensor selected;      // int64 [N] sorted positions that have a target
+  at::Tensor origins;       // int64 [N] where each of them was in the given order
+  at::Tensor targets;       // int64 [N]
+  at::Tensor temperatures;  // float32 [N, 1]
+};
+
+/// Throws on ids outside the vocabulary, broken boundaries and temperatures that are not positive.
+SortedRows sortRows(const PackedRows& rows, int64_t vocabSize);
+
+/// Causal attention within each row, [T, heads, D].
+at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups);
+
+}  // namespace molt

@@ -1,0 +1,116 @@
+#include "core/process_group.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+namespace molt {
+
+namespace {
+
+/// This machine's address on the way to `host`: what peers that reach `host` can reach too. Connecting a datagram
+/// socket sends nothing; it only picks the route. (c10d's default looks up the machine's own name instead, which
+/// often is not resolvable.)
+std::string addressTowards(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  TORCH_CHECK(getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) == 0, "cannot resolve the host '",
+              host, "' of the process group's store");
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> freed(found, &freeaddrinfo);
+  for (const addrinfo* candidate = found; candidate != nullptr; candidate = candidate->ai_next) {
+    const int socketFd = socket(candidate->ai_family, SOCK_DGRAM, 0);
+    if (socketFd < 0) continue;
+    sockaddr_storage local{};
+    socklen_t size = sizeof(local);
+    auto* address = reinterpret_cast<sockaddr*>(&local);
+    const bool routed = connect(socketFd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+                        getsockname(socketFd, address, &size) == 0;
+    ::close(socketFd);
+    char text[NI_MAXHOST];
+    if (routed && getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) return text;
+  }
+  TORCH_CHECK(false, "no network route to ", host, ":", port);
+}
+
+c10::intrusive_ptr<c10d::Store> openStore(const ProcessGroupOptions& options) {
+  c10d::TCPStoreOptions storeOptions;
+  storeOptions.port = options.port;
+  storeOptions.isServer = options.serveStore;
+  storeOptions.waitWorkers = false;
+  storeOptions.timeout = options.timeout;
+  auto store = c10::make_intrusive<c10d::TCPStore>(options.host, storeOptions);
+  store->setTimeout(options.timeout);
+  return c10::make_intrusive<c10d::PrefixStore>(options.prefix, store);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
+    : rank_(options.rank),
+      worldSize_(options.worldSize),
+      name_(c10::str("group '", options.prefix, "' (rank ", options.rank, " of ", options.worldSize, ")")) {
+  try {
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    const auto address = addressTowards(options.host, options.port);
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(openStore(options), rank_, worldSize_, gloo);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, name_, " did not form at ", options.host, ":", options.port, ": ", error.what());
+  }
+}
+
+ProcessGroup::~ProcessGroup() = default;
+
+c10::intrusive_ptr<c10d::ProcessGroupGloo> ProcessGroup::backend() {
+  std::lock_guard lock(mutex_);
+  TORCH_CHECK(backend_, name_, " is closed");
+  return backend_;
+}
+
+void ProcessGroup::finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what) {
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, what, " of ", name_, " failed: ", error.what());
+  }
+}
+
+void ProcessGroup::allReduce(at::Tensor data, Reduce op) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = op == Reduce::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+  std::vector<at::Tensor> tensors{std::move(data)};
+  finish(backend()->allreduce(tensors, options), "the all-reduce");
+}
+
+void ProcessGroup::broadcast(at::Tensor data, int root) {
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  std::vector<at::Tensor> tensors{std::move(data)};
+  finish(backend()->broadcast(tensors, options), "the broadcast");
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroup::startAllGather(at::Tensor whole, at::Tensor shard) {
+  return backend()->_allgather_base(whole, shard);
+}
+
+void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
+  finish(startAllGather(std::move(whole), std::move(shard)), "the all-gather");
+}
+
+void ProcessGroup::reduceScatter(at::Tensor shard, at::Tensor whole) {
+  finish(backend()->_reduce_scatter_base(shard, whole), "the reduce-scatter");
+}
+
+void ProcessGroup::barrier() { finish(backend()->barrier(), "the barrier"); }
+
+void ProcessGroup::close() {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> last;
+  std::lock_guard lock(mutex_);
+  last.swap(backend_);
+}
+
+}  // namespace molt

@@ -1,0 +1,62 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <chrono>
+#include <mutex>
+#include <string>
+
+namespace c10d {
+class ProcessGroupGloo;
+}
+
+namespace molt {
+
+struct ProcessGroupOptions {
+  std::string host;
+  uint16_t port;
+  int rank;
+  int worldSize;
+  std::string prefix;
+  bool serveStore;
+  std::chrono::milliseconds timeout;
+};
+
+enum class Reduce { kSum, kMax };
+
+/// c10d over Gloo. Every operation is collective, blocks until it is done, and throws when `timeout` passes or a peer
+/// dies; call them on the native thread. Tensors are contiguous.
+class ProcessGroup {
+ public:
+  /// Meets the other ranks through the store.
+  explicit ProcessGroup(const ProcessGroupOptions& options);
+  ~ProcessGroup();
+
+  int rank() const { return rank_; }
+  int worldSize() const { return worldSize_; }
+  /// In place.
+  void allReduce(at::Tensor data, Reduce op = Reduce::kSum);
+  /// In place, from `root`.
+  void broadcast(at::Tensor data, int root);
+  /// `whole` is `worldSize` shards laid end to end, in rank order.
+  void allGather(at::Tensor whole, at::Tensor shard);
+  /// The same, under way: `finish` waits. Both tensors must stay alive and untouched until then.
+  c10::intrusive_ptr<c10d::Work> startAllGather(at::Tensor whole, at::Tensor shard);
+  void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
+  /// Sums `whole` over the ranks; rank r keeps shard r.
+  void reduceScatter(at::Tensor shard, at::Tensor whole);
+  void barrier();
+  /// From any thread, more than once; later operations throw.
+  void close();
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend();
+
+  const int rank_;
+  const int worldSize_;
+  const std::string name_;
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
+};
+
+}  // namespace molt

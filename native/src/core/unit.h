@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/decoder.h"
+#include "core/flat.h"
+
+namespace molt {
+
+/// A unit's maths for rows begin.. of its input; returns one tensor with a row for each of the input's.
+using UnitBody = std::function<at::Tensor(const UnitWeights&, const at::Tensor& input, int64_t begin)>;
+
+/// Runs a unit as one autograd function. Forward gathers the shards' weights, runs without a graph and frees; only the
+/// input is saved. Backward gathers again, recomputes with a graph, and reduces the weights' gradients into the shards,
+/// which autograd never sees: `input` must require a gradient for backward to reach the unit. Collective in both.
+/// chunk: rows of the input run at a time, forward and backward, so that nothing larger is held; 0 runs all at once.
+at::Tensor runUnit(
+    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, int64_t chunk = 0);
+
+}  // namespace molt

@@ -1,0 +1,122 @@
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { readModelFolder } from "../../runner/src/data/model-folder.ts";
+
+/** What `rank.mjs` prints. */
+interface Seen {
+  shardSize: number;
+  initialized: string;
+  loaded: string;
+  logp: number[];
+  gradients: Record<string, number[]>;
+  norm: number;
+  stepped: Record<string, number[]>;
+  trained: string;
+  restored: string;
+  broken: string[];
+}
+
+const folder = new URL("fixtures/model/untied", import.meta.url).pathname;
+const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
+const expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
+const scratch = mkdtempSync(join(tmpdir(), "molt-ranks-"));
+const children: ReturnType<typeof spawn>[] = [];
+afterAll(() => {
+  for (const child of children) child.kill("SIGKILL");
+  rmSync(scratch, { recursive: true });
+});
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+/** The fixture's rows begin..end, with what weighs their loss. `untargeted` makes them a dummy. */
+function share(begin: number, end: number, untargeted = false) {
+  const from = expected.cu[begin];
+  const cut = (values: number[]) => values.slice(from, expected.cu[end]);
+  const { tokens, temperatures, a, b } = expected;
+  const targets = untargeted ? cut(expected.targets).map(() => -1) : cut(expected.targets);
+  const cu = expected.cu.slice(begin, end + 1).map((boundary: number) => boundary - from);
+  return { rows: { tokens: cut(tokens), cu, targets, temperatures: cut(temperatures) }, a: cut(a), b: cut(b) };
+}
+
+/** Runs one process a share; resolves with what each saw. */
+async function run(shares: ReturnType<typeof share>[], name: string): Promise<Seen[]> {
+  const port = await freePort();
+  const script = new URL("rank.mjs", import.meta.url).pathname;
+  const outputs = shares.map(async (given, rank) => {
+    const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
+    children.push(child);
+    const group = { rank, worldSize: shares.length, serveStore: rank === 0, prefix: "model", timeoutMs: 60_000 };
+    const options = { host: "127.0.0.1", port, ...group };
+    const { config, units } = decoder;
+    child.stdin.end(JSON.stringify({ config, units, tensors, options, save: join(scratch, name), ...given }));
+    return JSON.parse(await text(child.stdout)) as Seen;
+  });
+  return Promise.all(outputs);
+}
+
+/** Over all parameters, relative to the largest value of each. */
+function largestRelative(actual: Record<string, number[]>, wanted: Record<string, number[]>): number {
+  return Math.max(
+    ...Object.entries(wanted).map(([name, values]) => {
+      const scale = Math.max(...values.map(Math.abs));
+      return Math.max(...values.map((value, i) => Math.abs(actual[name]![i]! - value) / scale));
+    }),
+  );
+}
+
+// case C4
+describe.each([
+  ["2 ranks with three rows each", [share(0, 3), share(3, 6)]],
+  ["2 ranks of which one has no target", [share(0, 6), share(1, 3, true)]],
+  ["3 ranks that do not divide the parameters", [share(0, 1), share(1, 4), share(4, 6)]],
+])("%s, against 1 rank", (name, shares) => {
+  let one: Seen;
+  let ranks: Seen[];
+  beforeAll(async () => {
+    [one] = (await run([share(0, 6)], "one")) as [Seen];
+    ranks = await run(shares, name);
+  });
+
+  it("cut the parameters evenly and hold the same weights", () => {
+    for (const rank of ranks) {
+      expect(rank.shardSize).toBeLessThan(one.shardSize / ranks.length + decoder.units.length);
+      expect(rank.initialized).toBe(one.initialized);
+      expect(rank.loaded).toBe(one.loaded);
+    }
+    expect(readFileSync(join(scratch, name)).equals(readFileSync(join(scratch, "one")))).toBe(true);
+  });
+
+  it("see the same log-probabilities and gradients", () => {
+    const total = one.logp.length;
+    const together = ranks.flatMap(({ logp }) => logp).slice(0, total);
+    expect(Math.max(...together.map((value, i) => Math.abs(value - one.logp[i]!)))).toBeLessThan(2e-6);
+    for (const rank of ranks) {
+      expect(largestRelative(rank.gradients, one.gradients)).toBeLessThan(3e-6);
+      expect(rank.norm / one.norm).toBeCloseTo(1, 6);
+    }
+  });
+
+  it("take the same step, and save and restore their shards bit for bit", () => {
+    for (const rank of ranks) {
+      expect(largestRelative(rank.stepped, one.stepped)).toBeLessThan(3e-6);
+      expect(rank.trained).toBe(ranks[0]!.trained);
+      expect(rank.restored).toBe(rank.trained);
+    }
+  });
+
+  // case C8
+  it("name a gradient that is broken on one of them", () => {
+    for (const rank of [one, ...ranks]) expect(rank.broken).toEqual(["lm_head.weight"]);
+  });
+});

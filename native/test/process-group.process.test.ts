@@ -1,0 +1,117 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:net";
+import { text } from "node:stream/consumers";
+import { ProcessGroup, setThreads, versions } from "molt-native";
+import { afterEach, describe, expect, it } from "vitest";
+
+type Step = { values: number[]; op: "sum" | "max" } | { barrier: true } | { die: true };
+
+const children: ReturnType<typeof spawn>[] = [];
+
+afterEach(() => {
+  for (const child of children.splice(0)) child.kill("SIGKILL");
+});
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+function optionsOf(rank: number, port: number, timeoutMs = 20_000, worldSize = 2) {
+  return { host: "127.0.0.1", port, rank, worldSize, prefix: "test", serveStore: rank === 0, timeoutMs };
+}
+
+/** Another process as rank 1. Resolves with what its all-reduces printed. */
+async function peer(port: number, steps: Step[], timeoutMs?: number): Promise<number[][]> {
+  const job = JSON.stringify({ options: optionsOf(1, port, timeoutMs), steps });
+  const child = spawn(process.execPath, [new URL("peer.mjs", import.meta.url).pathname, job]);
+  children.push(child);
+  const [output, errors] = await Promise.all([text(child.stdout!), text(child.stderr!)]);
+  expect(errors).toBe("");
+  return output
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
+}
+
+describe("ProcessGroup", () => {
+  it("reduces over two processes, in float64, and leaves the input alone", async () => {
+    const port = await freePort();
+    const steps: Step[] = [{ values: [1, 0.1, -5], op: "sum" }, { barrier: true }, { values: [1, 9, -5], op: "max" }];
+    const other = peer(port, steps);
+    const group = await ProcessGroup.create(optionsOf(0, port));
+    expect([group.rank, group.worldSize]).toEqual([0, 2]);
+    const input = Float64Array.of(2 ** 40, 0.2, 5);
+    const summed = await group.allReduce(input, "sum");
+    await group.barrier();
+    const largest = await group.allReduce(Float64Array.of(2, 3, -7), "max");
+    group.close();
+    expect(Array.from(summed)).toEqual([2 ** 40 + 1, 0.1 + 0.2, 0]);
+    expect(Array.from(largest)).toEqual([2, 9, -5]);
+    expect(Array.from(input)).toEqual([2 ** 40, 0.2, 5]);
+    expect(await other).toEqual([Array.from(summed), Array.from(largest)]);
+  });
+
+  it("rejects when a peer dies, and so does everything after", async () => {
+    const port = await freePort();
+    const other = peer(port, [{ barrier: true }, { die: true }]);
+    const group = await ProcessGroup.create(optionsOf(0, port));
+    await group.barrier();
+    await expect(group.allReduce(Float64Array.of(1), "sum")).rejects.toThrow(
+      /all-reduce of group 'test' \(rank 0 of 2\)/,
+    );
+    await expect(group.barrier()).rejects.toThrow(/barrier of group 'test'/);
+    group.close();
+    await other;
+  });
+
+  it("rejects at its deadline when a peer stays silent", async () => {
+    const port = await freePort();
+    const other = peer(port, [{ barrier: true }, { barrier: true }]);
+    const group = await ProcessGroup.create(optionsOf(0, port, 1500));
+    await group.barrier();
+    children[0]!.kill("SIGSTOP");
+    await expect(group.allReduce(Float64Array.of(1), "sum")).rejects.toThrow(/all-reduce of group 'test'.*failed/s);
+    group.close();
+    children[0]!.kill("SIGKILL");
+    await other;
+  });
+
+  it("rejects where no peer comes, naming the address", async () => {
+    const port = await freePort();
+    await expect(ProcessGroup.create(optionsOf(0, port, 1000))).rejects.toThrow(
+      new RegExp(`group 'test' \\(rank 0 of 2\\) did not form at 127.0.0.1:${port}`),
+    );
+    await expect(ProcessGroup.create(optionsOf(1, port, 1000))).rejects.toThrow(/did not form/);
+  });
+
+  it("closes twice, gives its port back and refuses later calls", async () => {
+    const port = await freePort();
+    const group = await ProcessGroup.create(optionsOf(0, port, 2000, 1));
+    group.close();
+    group.close();
+    await expect(group.barrier()).rejects.toThrow(/is closed/);
+    const server = createServer().listen(port, "127.0.0.1");
+    await once(server, "listening");
+    server.close();
+  });
+
+  it("refuses a rank outside the group", () => {
+    expect(() => ProcessGroup.create({ ...optionsOf(0, 1), rank: 2 })).toThrow(/rank must lie/);
+  });
+});
+
+describe("the native thread", () => {
+  it("runs calls in order and says its versions", async () => {
+    const order: number[] = [];
+    await Promise.all([1, 2, 3].map((count) => setThreads(count % 2 === 0 ? 2 : 1).then(() => order.push(count))));
+    expect(order).toEqual([1, 2, 3]);
+    expect(versions().torch).toMatch(/^2\.\d+/);
+    await expect(setThreads(0)).rejects.toThrow(/positive number of threads/);
+  });
+});

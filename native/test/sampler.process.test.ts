@@ -1,0 +1,98 @@
+import { spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { text } from "node:stream/consumers";
+import { ProcessGroup, type ProcessGroupOptions, Sampler } from "molt-native";
+import { afterEach, describe, expect, it } from "vitest";
+import { readModelFolder } from "../../runner/src/data/model-folder.ts";
+
+const folder = new URL("fixtures/sampler", import.meta.url).pathname;
+const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
+const { config, units } = decoder;
+const names = units.flatMap(({ parameters }) => parameters.map(({ name }) => name));
+const { requests } = JSON.parse(readFileSync(`${folder}/expected.json`, "utf8"));
+
+const closing: (() => void)[] = [];
+afterEach(() => {
+  for (const close of closing.splice(0)) close();
+});
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+async function options(worldSize: number): Promise<ProcessGroupOptions> {
+  const port = await freePort();
+  return { host: "127.0.0.1", port, rank: 0, worldSize, prefix: "transfer", serveStore: true, timeoutMs: 20_000 };
+}
+
+/** Starts `broadcast.mjs` as rank 0; resolves with what it printed. */
+function broadcast(group: ProcessGroupOptions): Promise<string> {
+  const script = new URL("broadcast.mjs", import.meta.url).pathname;
+  const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
+  closing.push(() => child.kill("SIGKILL"));
+  child.stdin.end(JSON.stringify({ config, units, tensors, group }));
+  return text(child.stdout);
+}
+
+function greedy(sampler: Sampler, tokens: number[]) {
+  const one = { temperatures: Float32Array.of(0), topP: Float32Array.of(1), topK: Int32Array.of(0) };
+  const cu = Int32Array.of(0, tokens.length);
+  const sequences = Int32Array.of(0);
+  return sampler.step({ ...one, sequences, cu, tokens: Int32Array.from(tokens), uniforms: Float64Array.of(0) });
+}
+
+describe("receive", () => {
+  it("puts a trainer's weights in place, with the trainer's checksum", async () => {
+    const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });
+    closing.push(() => sampler.dispose());
+    const group = await options(2);
+    const sent = broadcast(group);
+    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false });
+    closing.push(() => transfer.close());
+    await sampler.receive(transfer, names);
+    expect(await sampler.checksum()).toBe((await sent).trim());
+    const { append, token } = requests[1].steps[0];
+    expect([...(await greedy(sampler, append)).tokens]).toEqual([token]);
+  });
+
+  it("refuses names that are not the model's, and leaves the weights as they were", async () => {
+    const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });
+    closing.push(() => sampler.dispose());
+    await sampler.load(tensors);
+    const before = await sampler.checksum();
+    const transfer = await ProcessGroup.create(await options(1));
+    closing.push(() => transfer.close());
+    await expect(sampler.receive(transfer, ["model.norm.weight", "nobody.weight"])).rejects.toThrow(
+      "tensor 'nobody.weight' is not of this model, or named twice: nothing was received",
+    );
+    await expect(sampler.receive(transfer, [...names, names[0]!])).rejects.toThrow(`tensor '${names[0]}' is not`);
+    await expect(sampler.receive(transfer, names.slice(1))).rejects.toThrow(
+      "1 of the model's tensors are not named, such as 'model.embed_tokens.weight': nothing was received",
+    );
+    expect(await sampler.checksum()).toBe(before);
+  });
+
+  it("leaves no half-received weights in use when the trainer dies", async () => {
+    const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });
+    closing.push(() => sampler.dispose());
+    await sampler.load(tensors);
+    const group = await options(2);
+    // The other rank joins and leaves without a word.
+    const script = `import { ProcessGroup } from "molt-native";
+      (await ProcessGroup.create(${JSON.stringify(group)})).close();`;
+    const child = spawn(process.execPath, ["--input-type=module", "-e", script], {
+      stdio: "inherit",
+      cwd: new URL(".", import.meta.url).pathname,
+    });
+    closing.push(() => child.kill("SIGKILL"));
+    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false, timeoutMs: 5000 });
+    closing.push(() => transfer.close());
+    await expect(sampler.receive(transfer, names)).rejects.toThrow();
+    await expect(greedy(sampler, [1, 2])).rejects.toThrow("the sampler has no complete weights");
+  });
+});

@@ -1,0 +1,74 @@
+import { existsSync } from "node:fs";
+import { resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { type BuildFailure, build, type Plugin } from "esbuild";
+import { RunnerError, usageError } from "../errors.ts";
+
+/** True where this runs from TypeScript (tests), false in `dist/`. */
+const fromSource = import.meta.url.endsWith(".ts");
+const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
+
+/** `import { Env } from "molt-runner"` in an agent means the running one, installed beside the agent or not. */
+const ownLibrary: Plugin = {
+  name: "molt-runner",
+  setup: ({ onResolve }) => {
+    onResolve({ filter: /^molt-runner$/ }, () => ({ path: here(fromSource ? "../index.ts" : "./index.js") }));
+  },
+};
+
+/** Bundles a user's agent with what it imports; source maps keep its lines. `outfile` is written. */
+export async function bundleAgent(agentPath: string, outfile: string): Promise<void> {
+  if (!existsSync(agentPath)) {
+    const fix = "name the agent's file; the path is taken relative to the recipe's folder";
+    throw usageError("train.agent_path: this file does not exist", { position: { file: agentPath }, fix });
+  }
+  if (agentPath.endsWith(".py")) {
+    const fix = "write the agent in TypeScript or JavaScript";
+    throw usageError("train.agent_path: a Python agent cannot be loaded", { position: { file: agentPath }, fix });
+  }
+  const url = JSON.stringify(pathToFileURL(agentPath).href);
+  try {
+    await build({
+      ...nodeModule,
+      entryPoints: [agentPath],
+      outfile,
+      external: ["*.node"],
+      plugins: [ownLibrary],
+      sourcemap: "inline",
+      // What it reads beside itself, and CommonJS packages, are found from where the agent lies.
+      define: { "import.meta.url": url },
+      banner: {
+        js: `import { createRequire as __createRequire } from "node:module"; const require = __createRequire(${url});`,
+      },
+    });
+  } catch (error) {
+    throw explain(error as BuildFailure, agentPath);
+  }
+}
+
+/** The worker's entry: built with the rest in `dist/`, made in `folder` where the runner runs from source. */
+export async function workerEntry(folder: string): Promise<string> {
+  if (!fromSource) return here("./agents/worker.js");
+  const outfile = `${folder}/worker.mjs`;
+  await build({ ...nodeModule, entryPoints: [here("./worker.ts")], outfile, packages: "external" });
+  return outfile;
+}
+
+/** Where bundles are written: from source, a place from which packages are found. */
+export function bundleRoot(temporary: string): string {
+  return fromSource ? here("../../../node_modules") : temporary;
+}
+
+const nodeModule = { bundle: true, platform: "node", format: "esm", target: "node20", logLevel: "silent" } as const;
+
+function explain(failure: BuildFailure, agentPath: string): RunnerError {
+  const first = failure.errors?.[0];
+  if (!first)
+    return new RunnerError(`the agent cannot be bundled: ${failure.message}`, { position: { file: agentPath } });
+  const { location, text } = first;
+  const position = location
+    ? { file: resolve(location.file), line: location.line, column: location.column + 1 }
+    : { file: agentPath };
+  const more = failure.errors.length > 1 ? ` (and ${failure.errors.length - 1} more errors)` : "";
+  return usageError(`${text}${more}`, { position });
+}

@@ -1,0 +1,227 @@
+import { fileURLToPath } from "node:url";
+import fc from "fast-check";
+import { beforeAll, describe, expect, test } from "vitest";
+import { Tokenizer } from "../data/tokenizer.ts";
+import type { GenerateResult } from "../engines/types.ts";
+import { Session } from "./trajectory.ts";
+import { Mask, type Message, type Segment } from "./types.ts";
+
+const fixtures = (path: string) => fileURLToPath(new URL(`../data/fixtures/${path}`, import.meta.url));
+const user = (content: string): Message => ({ role: "user", content });
+const tool = (content: string): Message => ({ role: "tool", content });
+
+let chatml: Tokenizer;
+let thinking: Tokenizer;
+beforeAll(async () => {
+  chatml = await Tokenizer.load(fixtures("bytelevel"));
+  thinking = await Tokenizer.load(fixtures("bytelevel"), { chatTemplate: fixtures("think.jinja") });
+});
+
+/** An engine's reply with recognisable numbers: log-probabilities -1, -2, … and version `version`. */
+function reply(tokenIds: number[], stop: "stop" | "length" = "stop", version = 0): GenerateResult {
+  return { tokenIds, logprobs: tokenIds.map((_, i) => -1 - i), versions: tokenIds.map(() => version), stop };
+}
+
+let calls = 0;
+/** A turn of a client that echoes text: what was sent, and the conversation with the reply. */
+async function say(session: Session, messages: Message[], sampled: GenerateResult, served?: Message) {
+  const pending = await session.prepare(messages);
+  const message = served ?? { role: "assistant", content: await session.textOf(sampled) };
+  session.commit(pending, sampled, message, { callId: `c${calls++}`, temperature: 1, stop: sampled.stop });
+  return { sent: pending.tokenIds, messages: [...messages, message] };
+}
+
+/** One id a byte, never merged: another encoding of the text than the tokenizer's own. */
+async function unusual(tokenizer: Tokenizer, text: string): Promise<number[]> {
+  const ids = (await tokenizer.encodeBatch([...text])).flat();
+  expect(await tokenizer.decode(ids)).toBe(text);
+  expect(ids).not.toEqual(await tokenizer.encode(text));
+  return ids;
+}
+
+const end = () => chatml.idOf("<|im_end|>")!;
+const sampledOf = ({ tokens, mask }: Segment, value: number) => [...tokens].filter((_, i) => mask[i] === value);
+
+describe("the prefix rule", () => {
+  // Case A1.
+  test("an unusual encoding that the client echoes as text reaches the row as it was sampled", async () => {
+    const session = new Session(chatml);
+    let messages = [user("return the import")];
+    const sampled: number[][] = [];
+    for (let turn = 0; turn < 3; turn++) {
+      const ids = [...(await unusual(chatml, `return self.import ${turn}`)), end()];
+      sampled.push(ids);
+      const said = await say(session, messages, reply(ids, "stop", turn));
+      messages = [...said.messages, user(`more ${turn}`)];
+    }
+    const segments = session.toSegments();
+    expect(segments).toHaveLength(1);
+    expect(sampledOf(segments[0]!, Mask.trained)).toEqual(sampled.flat());
+    const { turns, versions, logprobs, mask } = segments[0]!;
+    for (const [at, { start, end }] of turns.entries()) {
+      expect([...versions.slice(start, end)]).toEqual(sampled[at]!.map(() => at));
+      expect([...logprobs.slice(start, end)]).toEqual(sampled[at]!.map((_, i) => -1 - i));
+    }
+    expect([...mask].every((value, i) => (value === Mask.trained) === !Number.isNaN(logprobs[i]))).toBe(true);
+    expect([...mask].every((value, i) => (value === Mask.trained) === versions[i]! >= 0)).toBe(true);
+  });
+
+  // Case A2.
+  test("ids made turn by turn equal a full render's, the separator after an end of turn masked", async () => {
+    const session = new Session(chatml);
+    const replies = ["get b", "answer 7"];
+    const encoded = await Promise.all(replies.map(async (text) => [...(await chatml.encode(text)), end()]));
+    const first = await say(session, [user("find b")], reply(encoded[0]!));
+    await say(session, [...first.messages, tool("7")], reply(encoded[1]!));
+    const [segment, ...others] = session.toSegments();
+    expect(others).toEqual([]);
+    const full: Message[] = [
+      user("find b"),
+      { role: "assistant", content: "get b" },
+      tool("7"),
+      { role: "assistant", content: "answer 7" },
+    ];
+    const newline = await chatml.encode("\n");
+    expect([...segment!.tokens, ...newline]).toEqual(await chatml.encodeChat(full));
+    const after = segment!.turns[0]!.end;
+    expect([segment!.tokens[after], segment!.mask[after]]).toEqual([newline[0], Mask.context]);
+    expect(sampledOf(segment!, Mask.trained)).toEqual(encoded.flat());
+  });
+
+  test("a reply cut by length gets its end of turn as context", async () => {
+    const session = new Session(chatml);
+    const cut = await chatml.encode("get");
+    const first = await say(session, [user("find b")], reply(cut, "length"));
+    const second = await session.prepare([...first.messages, user("go on")]);
+    const closer = await chatml.encode("<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n");
+    expect(second.tokenIds).toEqual([...first.sent, ...cut, ...closer]);
+  });
+
+  test("a reply cut inside a character is one segment with its ids", async () => {
+    const session = new Session(chatml);
+    const cut = (await chatml.encode("\u{1f600}")).slice(0, 2);
+    const first = await say(session, [user("smile")], reply(cut, "length"));
+    const second = await session.prepare([...first.messages, user("go on")]);
+    expect(second.tokenIds.slice(0, first.sent.length + 2)).toEqual([...first.sent, ...cut]);
+    expect(second.parent).not.toBeNull();
+  });
+
+  test("a reply that the template lays out anew stands for its ids: null and empty content alike", async () => {
+    const session = new Session(chatml);
+    const text = '<tool_call>{"name":"add","arguments":{"x":1.0}}</tool_call>';
+    const ids = [...(await chatml.encode(text)), end()];
+    const call = { id: "c", function: { name: "add", arguments: '{"x":1.0}' } };
+    const first = await say(session, [user("add")], reply(ids), {
+      role: "assistant",
+      content: null,
+      tool_calls: [call],
+    });
+    const echo: Message = { role: "assistant", content: "", tool_calls: [{ ...call, type: "function" }] };
+    const second = await session.prepare([user("add"), echo, tool("2")]);
+    const after = await chatml.encode("\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n");
+    expect(second.tokenIds).toEqual([...first.sent, ...ids, ...after]);
+    const cutIds = ids.slice(0, -1);
+    const cut = new Session(chatml);
+    await say(cut, [user("add")], reply(cutIds, "length"), { role: "assistant", content: null, tool_calls: [call] });
+    const resumed = await cut.prepare([user("add"), echo, tool("2")]);
+    expect(resumed.tokenIds).toEqual([...first.sent, ...cutIds, end(), ...after]);
+  });
+
+  test("a reply that differs from the served one, or that nobody served, is context of a new segment", async () => {
+    const session = new Session(chatml);
+    const ids = [...(await chatml.encode("yes")), end()];
+    await say(session, [user("a")], reply(ids));
+    const changed = await session.prepare([user("a"), { role: "assistant", content: "no" }, user("b")]);
+    expect(changed.parent).toBeNull();
+    expect(changed.tokenIds).toEqual(
+      await chatml.encodeChat([user("a"), { role: "assistant", content: "no" }, user("b")], {
+        addGenerationPrompt: true,
+      }),
+    );
+  });
+
+  // Case A4.
+  test("a template that drops earlier thoughts: extend where the prefix holds, else a new segment", async () => {
+    const session = new Session(thinking);
+    const encode = async (text: string) => [...(await thinking.encode(text)), end()];
+    const [one, two, three] = await Promise.all(
+      ["<think>t1</think>\n\nget", "<think>t2</think>\n\ndone", "bye"].map(encode),
+    );
+    const first = await say(session, [user("a")], reply(one!));
+    const second = await say(session, [...first.messages, tool("x")], reply(two!));
+    expect(second.sent.slice(0, first.sent.length + one!.length)).toEqual([...first.sent, ...one!]);
+    const third = await say(session, [...second.messages, user("b")], reply(three!));
+    expect(await thinking.decode(third.sent)).not.toContain("t1");
+    const segments = session.toSegments();
+    expect(segments.map((segment) => sampledOf(segment, Mask.trained))).toEqual([[...one!, ...two!], three!]);
+    expect(segments.map((segment) => sampledOf(segment, Mask.sharedPrefix))).toEqual([[], []]);
+  });
+
+  test("branches share their prefix, which is trained in the first row alone", async () => {
+    const session = new Session(chatml);
+    const encode = async (text: string) => [...(await chatml.encode(text)), end()];
+    const [root, left, right] = await Promise.all(["root", "left", "right"].map(encode));
+    const first = await say(session, [user("a")], reply(root!));
+    await say(session, [...first.messages, user("l")], reply(left!));
+    await say(session, [...first.messages, user("r")], reply(right!));
+    const [one, two] = session.toSegments();
+    expect([sampledOf(one!, Mask.trained), sampledOf(one!, Mask.sharedPrefix)]).toEqual([[...root!, ...left!], []]);
+    expect([sampledOf(two!, Mask.trained), sampledOf(two!, Mask.sharedPrefix)]).toEqual([right, root]);
+    expect(two!.turns.map(({ stop }) => stop)).toEqual(["stop", "stop"]);
+  });
+});
+
+test("nothing is stored before a reply is committed, and a reply that lies is refused", async () => {
+  const session = new Session(chatml);
+  const pending = await session.prepare([user("a")]);
+  expect(session.toSegments()).toEqual([]);
+  const commit = (sampled: GenerateResult) =>
+    session.commit(pending, sampled, user(""), { callId: "c", temperature: 1, stop: "stop" });
+  expect(() => commit(reply([]))).toThrow("no token");
+  expect(() => commit({ ...reply([1, 2]), logprobs: [-1] })).toThrow("2 ids, 1 log-probabilities, 2 versions");
+  expect(() => commit({ ...reply([1]), logprobs: [Number.NaN] })).toThrow("log-probability NaN for token 0");
+  expect(session.toSegments()).toEqual([]);
+});
+
+// Invariant 1.
+test("token conservation: whatever a client does, each sampled token is trained in exactly one row", async () => {
+  const step = fc.record({
+    words: fc.array(fc.constantFrom("a", " b", "<think>t</think>\n\n", "é", "\u{1f600}", "\n"), { maxLength: 4 }),
+    cut: fc.boolean(),
+    // What the client does next: go on, branch from an earlier state, forget the start, or change what was said.
+    action: fc.constantFrom("tool", "user", "branch", "compact", "edit"),
+    at: fc.nat(),
+  });
+  await fc.assert(
+    fc.asyncProperty(fc.boolean(), fc.array(step, { minLength: 1, maxLength: 6 }), async (drops, steps) => {
+      const tokenizer = drops ? thinking : chatml;
+      const session = new Session(tokenizer);
+      const states: Message[][] = [[user("start")]];
+      const sampled: number[] = [];
+      let id = 0;
+      for (const { words, cut, action, at } of steps) {
+        const text = await tokenizer.encode(words.join(""));
+        const ids = cut && text.length > 0 ? text : [...text, end()];
+        const from = action === "branch" ? states[at % states.length]! : states.at(-1)!;
+        // Every sampled token gets a log-probability of its own, so that the rows can be compared token by token.
+        const logprobs = ids.map(() => -++id);
+        sampled.push(...logprobs);
+        const { messages } = await say(session, from, { ...reply(ids, cut ? "length" : "stop"), logprobs });
+        const next = action === "tool" ? tool("t") : user(`u${at % 3}`);
+        if (action === "compact") states.push([user("summary"), ...messages.slice(-1), next]);
+        else if (action === "edit")
+          states.push([...messages.slice(0, -1), { role: "assistant", content: "other" }, next]);
+        else states.push([...messages, next]);
+      }
+      const segments = session.toSegments();
+      const trained = segments.flatMap(({ logprobs, mask }) =>
+        [...logprobs].filter((_, i) => mask[i] === Mask.trained),
+      );
+      expect(trained.sort((a, b) => b - a)).toEqual(sampled);
+      for (const { tokens, mask, logprobs, versions } of segments) {
+        expect(new Set([tokens.length, mask.length, logprobs.length, versions.length]).size).toBe(1);
+      }
+    }),
+    { numRuns: 60 },
+  );
+});

@@ -1,0 +1,36 @@
+/** Packed per-token arrays `[T]` of one microbatch. Slots where `trained` is 0 are never read. */
+export interface TokenValues {
+  trained: Uint8Array;
+  logp: Float32Array;
+  old: Float32Array;
+  /** NaN in supervised rows, which have no behaviour policy. */
+  behaviour: Float32Array;
+  entropy: Float32Array;
+}
+
+export interface TokenMetrics {
+  /** Sums over trained tokens: divided by the update's tokens they are means. */
+  sums: Record<"entropy" | "policy_kl" | "ratio_mean" | "logprob_gap_mean", number>;
+  maxima: Record<"logprob_gap_max" | "ratio_gap_max", number>;
+}
+
+/**
+ * entropy; policy_kl = old - new (k1 of KL(old, new)); ratio = exp(new - old) and how far it is from 1; logprob_gap =
+ * |old - behaviour|, what sampler and trainer disagree about the same tokens.
+ */
+export function tokenMetrics({ trained, logp, old, behaviour, entropy }: TokenValues): TokenMetrics {
+  const sums = { entropy: 0, policy_kl: 0, ratio_mean: 0, logprob_gap_mean: 0 };
+  const maxima = { logprob_gap_max: 0, ratio_gap_max: 0 };
+  for (let t = 0; t < trained.length; t++) {
+    if (trained[t] !== 1) continue;
+    const ratio = Math.exp(logp[t]! - old[t]!);
+    sums.entropy += entropy[t]!;
+    sums.policy_kl += old[t]! - logp[t]!;
+    sums.ratio_mean += ratio;
+    maxima.ratio_gap_max = Math.max(maxima.ratio_gap_max, Math.abs(ratio - 1));
+    const gap = Math.abs(old[t]! - behaviour[t]!);
+    sums.logprob_gap_mean += gap;
+    maxima.logprob_gap_max = Math.max(maxima.logprob_gap_max, gap);
+  }
+  return { sums, maxima };
+}

@@ -1,0 +1,195 @@
+#!/usr/bin/env node
+import { readFileSync } from "node:fs";
+import { Command, CommanderError, InvalidArgumentError, Option } from "commander";
+import type { ServeOptions } from "./commands/serve.ts";
+import { ExitCode, messageOf, RunnerError, usageError } from "./errors.ts";
+
+let exitCode: number = ExitCode.done;
+
+/** Each verb loads its own module, so that starting costs what the verb needs. */
+function createProgram(): Command {
+  const program = new Command("molt-runner")
+    .description("Trains language-model agents with reinforcement learning.")
+    .version(version(), "-v, --version")
+    .configureHelp({ subcommandTerm: (command) => `${command.name()} ${command.usage()}` })
+    .exitOverride()
+    .configureOutput({ writeErr: () => {} });
+  addRecipeVerbs(program);
+  addRunVerbs(program);
+  addMachineVerbs(program);
+  addProcessVerbs(program);
+  return program;
+}
+
+/** Verbs that take a recipe and its keys as flags. */
+function addRecipeVerbs(program: Command): void {
+  recipeVerb(program, "check", "validate a recipe and every file it names; starts nothing", async (recipe, options) =>
+    (await import("./commands/check.ts")).checkCommand(recipe, options),
+  );
+  recipeVerb(program, "run", "train by reinforcement learning", async (recipe, options) =>
+    (await import("./commands/run.ts")).runCommand(recipe, options),
+  );
+  recipeVerb(program, "sft", "train on the replies of a dataset", async (recipe, options) =>
+    (await import("./commands/sft.ts")).sftCommand(recipe, options),
+  );
+  recipeVerb(program, "eval", "evaluate a recipe's model on its held-out rows", async (recipe, options) =>
+    (await import("./commands/eval.ts")).evalCommand(recipe, options),
+  );
+}
+
+function addRunVerbs(program: Command): void {
+  flagVerb(program, "resume <run-directory>", "go on with an interrupted run", async (directory, options) =>
+    (await import("./commands/resume.ts")).resumeCommand(directory, options),
+  );
+  program
+    .command("export <run-directory>")
+    .description("write a run's newest checkpoint as a Hugging Face folder")
+    .option("-o, --output <folder>", "where to (default: export/ in the run directory)")
+    .option("--json", "report in JSON")
+    .action(async (directory: string, { output, json = false }: { output?: string; json?: boolean }) => {
+      const { exportCommand } = await import("./commands/export.ts");
+      exitCode = await exportCommand(directory, { output, json });
+    });
+}
+
+function addMachineVerbs(program: Command): void {
+  program
+    .command("setup")
+    .description("install libtorch and build the native addon")
+    .option("--tests", "also what the tests need")
+    .option("--no-native", "only the JavaScript part")
+    .option("--remove", "take away what an earlier set-up put in the user's cache")
+    .action(
+      async ({ tests = false, native, remove = false }: { tests?: boolean; native: boolean; remove?: boolean }) => {
+        const { setupCommand } = await import("./commands/setup.ts");
+        exitCode = await setupCommand({ tests, native, remove });
+      },
+    );
+  program
+    .command("doctor")
+    .description("say which tools, caches and parts are there")
+    .option("--json", "report in JSON")
+    .action(async ({ json = false }: { json?: boolean }) => {
+      const { doctorCommand } = await import("./commands/doctor.ts");
+      exitCode = await doctorCommand({ json });
+    });
+}
+
+/** Verbs that a run starts as processes of its own; `serve` is for people too. */
+function addProcessVerbs(program: Command): void {
+  program
+    .command("serve")
+    .description("serve a model with the embedded engine (vLLM's protocol)")
+    .requiredOption("--model <folder>", "Hugging Face model folder")
+    .addOption(new Option("--init <kind>", "where the weights come from").choices(["weights", "random"]))
+    .option("--host <address>", "address to listen on (127.0.0.1)")
+    .option("--port <number>", "0 takes a free one (8000)", integer)
+    .option("--seed <number>", "of random weights, and of requests without one (0)", integer)
+    .option("--max-num-seqs <number>", "sequences decoded at once (256)", integer)
+    .option("--max-model-len <number>", "tokens of a request, prompt and output (the model's context)", integer)
+    .option("--page-size <number>", "tokens of a cache page (16)", integer)
+    .option("--cache-tokens <number>", "tokens that the cache holds", integer)
+    .option("--threads <number>", "threads of the native operators", integer)
+    .action(async (options: ServeOptions) => {
+      const { serveCommand } = await import("./commands/serve.ts");
+      await serveCommand(options, version());
+    });
+  program
+    .command("rank", { hidden: true })
+    .requiredOption("--controller <url>")
+    .requiredOption("--rank <number>", "", integer)
+    .action(async (options: { controller: string; rank: number }) => {
+      const { rankCommand } = await import("./trainer/rank.ts");
+      await rankCommand(options);
+    });
+}
+
+function integer(text: string): number {
+  if (!/^\d+$/.test(text)) throw new InvalidArgumentError("it must be an integer of at least 0.");
+  return Number(text);
+}
+
+interface VerbOptions {
+  json: boolean;
+  flags: Record<string, string>;
+}
+
+type Verb = (target: string, options: VerbOptions) => Promise<number>;
+
+function recipeVerb(program: Command, name: string, description: string, verb: Verb): void {
+  flagVerb(program, `${name} <recipe>`, description, verb);
+}
+
+/** The recipe's keys are flags that commander does not know: all words are taken as they come. */
+function flagVerb(program: Command, usage: string, description: string, verb: Verb): void {
+  const [name, target] = usage.split(" ");
+  program
+    .command(name!)
+    .description(description)
+    .usage(`${target} [--section.key value …]`)
+    .argument("[words...]")
+    .option("--json", "report in JSON")
+    .addHelpText("after", "\nEvery key of a recipe is a flag: --actor.adam.lr 1e-3, --rollout.batch_size=64.")
+    .allowUnknownOption()
+    .action(async (words: string[], { json = false }: { json?: boolean }) => {
+      const { splitArguments } = await import("./recipe/flags.ts");
+      const { positionals, flags } = splitArguments(words);
+      if (positionals.length !== 1) {
+        const given = positionals.length === 0 ? "none is given" : `${positionals.join(" ")} are given`;
+        throw usageError(`${name} takes one ${target}: ${given}`);
+      }
+      exitCode = await verb(positionals[0]!, { json, flags });
+    });
+}
+
+function version(): string {
+  return JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")).version;
+}
+
+async function main(words: string[]): Promise<number> {
+  const program = createProgram();
+  if (words.length === 0) {
+    program.outputHelp();
+    return ExitCode.usage;
+  }
+  try {
+    await program.parseAsync(words, { from: "user" });
+    return exitCode;
+  } catch (error) {
+    if (error instanceof CommanderError && error.exitCode === 0) return ExitCode.done;
+    const known = toRunnerError(error);
+    await (words.includes("--json") ? printJson(known) : printText(known));
+    return known.exitCode;
+  }
+}
+
+function toRunnerError(error: unknown): RunnerError {
+  if (error instanceof RunnerError) return error;
+  if (!(error instanceof CommanderError)) {
+    return new RunnerError(`unexpected: ${(error instanceof Error && error.stack) || messageOf(error)}`, {
+      cause: error,
+    });
+  }
+  const [message, hint] = error.message.split("\n");
+  const meant = /\(Did you mean (?:one of )?(.+)\?\)/.exec(hint ?? "")?.[1];
+  const suggestion = meant === undefined ? "" : `: did you mean '${meant}'?`;
+  return usageError(`${message!.replace(/^error: /, "")}${suggestion}`, {
+    fix: meant === undefined ? "molt-runner --help lists the verbs" : undefined,
+  });
+}
+
+async function printText(error: RunnerError): Promise<void> {
+  const { default: colors } = await import("picocolors");
+  const { red } = colors.createColors(colors.isColorSupported && process.stderr.isTTY);
+  process.stderr.write(`${red("error")} ${error.format()}\n`);
+}
+
+function printJson(error: RunnerError): void {
+  const { message, position, fix, exitCode } = error;
+  const diagnostics = "diagnostics" in error ? error.diagnostics : undefined;
+  process.stdout.write(`${JSON.stringify({ error: { message, position, fix, exitCode, diagnostics } })}\n`);
+}
+
+const code = await main(process.argv.slice(2));
+// What was written is out before the process ends; handles that a verb left open do not hold it.
+process.stdout.write("", () => process.exit(code));

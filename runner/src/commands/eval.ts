@@ -1,0 +1,27 @@
+import { ExitCode } from "../errors.ts";
+import { evaluate } from "../loop/evaluate.ts";
+import { evalProfiles, readEvalRows, startSampling, stopSampling } from "../loop/parts.ts";
+import { checkRecipe } from "../recipe/check.ts";
+import { readPolicyFolder } from "../trainer/specs.ts";
+
+/** Evaluates the recipe's model on its held-out rows; trains nothing and writes nothing. */
+export async function evalCommand(
+  path: string,
+  { json, flags }: { json: boolean; flags: Record<string, string> },
+): Promise<number> {
+  const { recipe } = await checkRecipe(path, { flags, verb: "eval", mode: "launch" });
+  const folder = readPolicyFolder(recipe);
+  const interrupt = new AbortController();
+  process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());
+  const sampling = await startSampling(recipe, folder, "eval", recipe.actor.init, (message) => console.error(message));
+  try {
+    const work = evaluate(readEvalRows(recipe)!, evalProfiles(recipe), sampling.agents, "eval", interrupt.signal);
+    const metrics = await Promise.race([work, sampling.fleet.died]);
+    if (interrupt.signal.aborted) return ExitCode.interrupted;
+    const lines = Object.entries(metrics).map(([name, value]) => `${name} ${value}`);
+    console.log(json ? JSON.stringify({ model: folder.path, metrics }) : lines.join("\n"));
+    return ExitCode.done;
+  } finally {
+    await stopSampling(sampling);
+  }
+}

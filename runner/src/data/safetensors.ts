@@ -1,0 +1,134 @@
+/**
+ * Headers of safetensors files: 8 bytes of length (little-endian), JSON, then the tensors' bytes. Only headers pass
+ * through here; the native core maps the bytes.
+ */
+import { closeSync, fstatSync, openSync, readSync } from "node:fs";
+import { messageOf, usageError } from "../errors.ts";
+
+/** Bytes of one element, for every dtype that can lie in a file. */
+const dtypeBytes: Record<string, number> = {
+  F64: 8,
+  F32: 4,
+  F16: 2,
+  BF16: 2,
+  I64: 8,
+  U64: 8,
+  I32: 4,
+  U32: 4,
+  I16: 2,
+  U16: 2,
+  I8: 1,
+  U8: 1,
+  BOOL: 1,
+  F8_E4M3: 1,
+  F8_E5M2: 1,
+};
+
+/** The format's own limit. */
+const maxHeaderBytes = 100_000_000;
+
+export interface SafetensorsEntry {
+  name: string;
+  dtype: string;
+  shape: number[];
+  /** From the file's start. */
+  offset: number;
+  bytes: number;
+}
+
+export interface SafetensorsHeader {
+  metadata: Record<string, string>;
+  /** In the order of the header. */
+  entries: SafetensorsEntry[];
+  /** Where the tensors' bytes begin, from the file's start. */
+  dataOffset: number;
+}
+
+/** Reads and checks a file's header: every byte after it belongs to exactly one tensor. */
+export function readSafetensorsHeader(file: string): SafetensorsHeader {
+  const { json, dataOffset, fileBytes } = readHeaderText(file);
+  let parsed: Record<string, unknown>;
+  try {
+    parsed = JSON.parse(json);
+    if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed)) throw new Error("it is not an object");
+  } catch (error) {
+    throw broken(file, `its header is not JSON: ${messageOf(error)}`);
+  }
+  const { __metadata__: metadata = {}, ...tensors } = parsed;
+  const entries = Object.entries(tensors).map(([name, value]) => readEntry(file, name, value, dataOffset));
+  checkLayout(file, entries, dataOffset, fileBytes);
+  return { metadata: metadata as Record<string, string>, entries, dataOffset };
+}
+
+function readHeaderText(file: string): { json: string; dataOffset: number; fileBytes: number } {
+  const fd = openSync(file, "r");
+  try {
+    const fileBytes = fstatSync(fd).size;
+    const length = Buffer.alloc(8);
+    if (readSync(fd, length, 0, 8, 0) < 8) throw broken(file, `it has ${fileBytes} bytes, too few for a header`);
+    const headerBytes = Number(length.readBigUInt64LE());
+    if (headerBytes > maxHeaderBytes || 8 + headerBytes > fileBytes) {
+      throw broken(file, `its header claims ${headerBytes} bytes, the file has ${fileBytes}`);
+    }
+    const json = Buffer.alloc(headerBytes);
+    readSync(fd, json, 0, headerBytes, 8);
+    return { json: json.toString("utf8"), dataOffset: 8 + headerBytes, fileBytes };
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function readEntry(file: string, name: string, value: unknown, dataOffset: number): SafetensorsEntry {
+  const { dtype, shape, data_offsets: range } = (value ?? {}) as Record<string, unknown>;
+  const isSize = (item: unknown) => Number.isSafeInteger(item) && (item as number) >= 0;
+  const isSizes = (list: unknown): list is number[] => Array.isArray(list) && list.every(isSize);
+  if (typeof dtype !== "string" || !isSizes(shape) || !isSizes(range) || range.length !== 2) {
+    throw broken(file, `tensor ${name} has no proper dtype, shape and data_offsets`);
+  }
+  const [begin, end] = range as [number, number];
+  const element = dtypeBytes[dtype];
+  if (element === undefined) throw broken(file, `tensor ${name} has the unknown dtype ${dtype}`);
+  const bytes = shape.reduce((product, size) => product * size, element);
+  if (end - begin !== bytes) {
+    throw broken(file, `tensor ${name} spans ${end - begin} bytes; ${dtype} [${shape.join(", ")}] takes ${bytes}`);
+  }
+  return { name, dtype, shape, offset: dataOffset + begin, bytes };
+}
+
+function checkLayout(file: string, entries: SafetensorsEntry[], dataOffset: number, fileBytes: number): void {
+  let end = dataOffset;
+  let previous = "the header";
+  for (const { name, offset, bytes } of [...entries].sort((a, b) => a.offset - b.offset || a.bytes - b.bytes)) {
+    if (offset < end) throw broken(file, `tensor ${name} overlaps ${previous}`);
+    if (offset > end)
+      throw broken(file, `${offset - end} bytes between ${previous} and tensor ${name} belong to no tensor`);
+    end = offset + bytes;
+    previous = `tensor ${name}`;
+  }
+  if (fileBytes < end) throw broken(file, `it is cut off: it has ${fileBytes} bytes, its header describes ${end}`);
+  if (fileBytes > end) throw broken(file, `${fileBytes - end} bytes after ${previous} belong to no tensor`);
+}
+
+function broken(file: string, why: string) {
+  return usageError(`this safetensors file is broken: ${why}`, { position: { file }, fix: "fetch or write it again" });
+}
+
+/** Header of a file that holds these tensors as float32 in this order; its length is a multiple of 8. */
+export function buildSafetensorsHeader(
+  tensors: { name: string; shape: number[] }[],
+  metadata: Record<string, string>,
+): Uint8Array {
+  const header: Record<string, unknown> = { __metadata__: metadata };
+  let begin = 0;
+  for (const { name, shape } of tensors) {
+    const end = begin + shape.reduce((product, size) => product * size, dtypeBytes.F32!);
+    header[name] = { dtype: "F32", shape, data_offsets: [begin, end] };
+    begin = end;
+  }
+  const json = Buffer.from(JSON.stringify(header), "utf8");
+  const padded = Math.ceil(json.length / 8) * 8;
+  const bytes = Buffer.alloc(8 + padded, " ");
+  bytes.writeBigUInt64LE(BigInt(padded), 0);
+  json.copy(bytes, 8);
+  return bytes;
+}

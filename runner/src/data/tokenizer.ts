@@ -1,0 +1,182 @@
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { Tokenizer as NativeTokenizer } from "tokenizers";
+import type { Message } from "../agents/types.ts";
+import { messageOf, usageError } from "../errors.ts";
+import { ChatTemplate, type RenderOptions } from "./chat-template.ts";
+
+export interface TokenizerOptions {
+  /** A Jinja file in place of the folder's own template. */
+  chatTemplate?: string | null;
+  /** The model's (`ModelFolder.eosTokenIds`), beside the tokenizer's own. */
+  eosTokenIds?: number[];
+}
+
+type Json = Record<string, unknown>;
+
+/** Tokenizer and chat template of a Hugging Face folder, with the ids that `transformers` gives. */
+export class Tokenizer {
+  readonly folder: string;
+  readonly vocabSize: number;
+  readonly bosTokenId: number | null;
+  readonly eosTokenIds: number[];
+  private readonly native: NativeTokenizer;
+  private readonly template: ChatTemplate;
+  private readonly specialIds: Set<number>;
+  private addsBos = false;
+  /** Ids that end a sampled turn: end of sequence, and what the template closes an assistant's turn with. */
+  stopTokenIds: number[] = [];
+
+  private constructor(
+    folder: string,
+    native: NativeTokenizer,
+    config: Json,
+    options: TokenizerOptions,
+    special: number[],
+  ) {
+    this.folder = folder;
+    this.native = native;
+    this.vocabSize = native.getVocabSize(true);
+    this.specialIds = new Set(special);
+    const texts = specialTexts(config);
+    this.bosTokenId = texts.bos_token === undefined ? null : this.idOf(texts.bos_token);
+    const eos = texts.eos_token === undefined ? null : this.idOf(texts.eos_token);
+    this.eosTokenIds = [...new Set([...(options.eosTokenIds ?? []), ...(eos === null ? [] : [eos])])];
+    const { source, where } = findTemplate(folder, config, options.chatTemplate);
+    this.template = new ChatTemplate(source, where, texts);
+  }
+
+  static async load(folder: string, options: TokenizerOptions = {}): Promise<Tokenizer> {
+    const file = join(folder, "tokenizer.json");
+    if (!existsSync(file)) {
+      const what = existsSync(folder) ? "this folder has no tokenizer.json" : "this tokenizer folder does not exist";
+      const fix = "save the tokenizer with transformers' save_pretrained, which writes tokenizer.json";
+      throw usageError(what, { position: { file: folder }, fix });
+    }
+    const { Tokenizer: Native } = await import("tokenizers");
+    const text = readFileSync(file, "utf8");
+    const [native, special] = guarded(
+      file,
+      () => [Native.fromString(text), specialTokenIds(JSON.parse(text))] as const,
+    );
+    native.disablePadding();
+    native.disableTruncation();
+    const configFile = join(folder, "tokenizer_config.json");
+    const config = existsSync(configFile)
+      ? guarded(configFile, () => JSON.parse(readFileSync(configFile, "utf8")))
+      : {};
+    const tokenizer = new Tokenizer(folder, native, config, options, special);
+    await tokenizer.inspect(config);
+    return tokenizer;
+  }
+
+  /** Special tokens in the text become their ids; none is added. */
+  async encode(text: string): Promise<number[]> {
+    if (text === "") return [];
+    return (await this.native.encode(text, null, { addSpecialTokens: false })).getIds();
+  }
+
+  async encodeBatch(texts: string[]): Promise<number[][]> {
+    const encodings = await this.native.encodeBatch(texts, { addSpecialTokens: false });
+    return encodings.map((encoding) => encoding.getIds());
+  }
+
+  /** Special tokens are kept. */
+  decode(ids: number[]): Promise<string> {
+    return this.native.decode(ids, false);
+  }
+
+  decodeBatch(ids: number[][]): Promise<string[]> {
+    return this.native.decodeBatch(ids, false);
+  }
+
+  idOf(token: string): number | null {
+    return this.native.tokenToId(token);
+  }
+
+  textOf(id: number): string | null {
+    return this.native.idToToken(id);
+  }
+
+  renderChat(messages: Message[], options?: RenderOptions): string {
+    return this.template.render(messages, options);
+  }
+
+  /** A conversation rendered from its start. Exactly one BOS, whether the template writes it or not. */
+  async encodeRendered(text: string): Promise<number[]> {
+    const ids = await this.encode(text);
+    if (this.bosTokenId === null || !(this.addsBos || ids[0] === this.bosTokenId)) return ids;
+    const first = ids.findIndex((id) => id !== this.bosTokenId);
+    return [this.bosTokenId, ...ids.slice(first < 0 ? ids.length : first)];
+  }
+
+  /** The one path from messages to ids: demonstrations, prompts, and eval take it. */
+  encodeChat(messages: Message[], options?: RenderOptions): Promise<number[]> {
+    return this.encodeRendered(this.renderChat(messages, options));
+  }
+
+  private async inspect(config: Json): Promise<void> {
+    const empty = (await this.native.encode("", null, { addSpecialTokens: true })).getIds();
+    this.addsBos = this.bosTokenId !== null && Boolean(config.add_bos_token ?? empty[0] === this.bosTokenId);
+    const closer = await this.findTurnCloser();
+    this.stopTokenIds = [...new Set([...this.eosTokenIds, ...(closer === null ? [] : [closer])])];
+  }
+
+  /** The special token that the template writes right after an assistant's text. */
+  private async findTurnCloser(): Promise<number | null> {
+    const reply = "molt-probe";
+    const messages: Message[] = [
+      { role: "user", content: "a" },
+      { role: "assistant", content: reply },
+    ];
+    const rendered = this.renderChat(messages);
+    const after = rendered.slice(rendered.lastIndexOf(reply) + reply.length);
+    const [first] = rendered.includes(reply) ? await this.encode(after) : [];
+    return first !== undefined && this.specialIds.has(first) ? first : null;
+  }
+}
+
+function guarded<T>(file: string, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw usageError(`this file cannot be read: ${messageOf(error)}`, { position: { file } });
+  }
+}
+
+function specialTokenIds({ added_tokens: added }: { added_tokens?: { id: number; special: boolean }[] }): number[] {
+  return (added ?? []).filter(({ special }) => special).map(({ id }) => id);
+}
+
+/** `bos_token`, `eos_token`, …: a text, or an object that holds it. */
+function specialTexts(config: Json): Record<string, string> {
+  const texts = Object.entries(config).flatMap(([key, value]) => {
+    const text = typeof value === "object" && value !== null ? (value as Json).content : value;
+    return key.endsWith("_token") && typeof text === "string" ? [[key, text] as const] : [];
+  });
+  return Object.fromEntries(texts);
+}
+
+function findTemplate(
+  folder: string,
+  config: Json,
+  override: string | null | undefined,
+): { source: string; where: string } {
+  if (override) {
+    if (!statSync(override, { throwIfNoEntry: false })?.isFile()) {
+      throw usageError("data.chat_template: this file does not exist", { position: { file: override } });
+    }
+    return { source: readFileSync(override, "utf8"), where: override };
+  }
+  const file = join(folder, "chat_template.jinja");
+  if (existsSync(file)) return { source: readFileSync(file, "utf8"), where: file };
+  const where = join(folder, "tokenizer_config.json");
+  const named = Array.isArray(config.chat_template)
+    ? config.chat_template.find(({ name }: { name?: string }) => name === "default")?.template
+    : config.chat_template;
+  if (typeof named === "string") return { source: named, where };
+  throw usageError("this tokenizer has no chat template", {
+    position: { file: folder },
+    fix: "name a Jinja file with data.chat_template, or take the folder of an instruction-tuned model",
+  });
+}

@@ -1,0 +1,102 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { withDeadline } from "../deadline.ts";
+import { EngineClient, EngineError } from "./client.ts";
+
+type Handler = (request: IncomingMessage, response: ServerResponse) => void;
+
+let server: Server;
+let url: string;
+let handler: Handler;
+let client: EngineClient;
+
+beforeEach(async () => {
+  server = createServer((request, response) => {
+    request.resume();
+    handler(request, response);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  client = new EngineClient();
+});
+afterEach(async () => {
+  await client.close();
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 4, stopTokenIds: [], seed: 1 };
+const request = { requestId: "r7", tokenIds: [1, 2], sampling };
+const generate = (options = {}) => client.generate(url, request, { timeoutSeconds: 20, ...options });
+
+const answer = (choice: object) => JSON.stringify({ choices: [{ token_ids: [5], finish_reason: "stop", ...choice }] });
+const logprobs = { content: [{ token_id: 5, logprob: -1 }] };
+
+describe("generate", () => {
+  it("asks the engine for its version where the answer has none", async () => {
+    handler = (incoming, response) => {
+      if (incoming.url === "/weight_info") response.end('{"weight_version": "12"}');
+      else response.end(answer({ logprobs }));
+    };
+    expect(await generate()).toEqual({ tokenIds: [5], logprobs: [-1], versions: [12], stop: "stop" });
+  });
+
+  it("names the engine and the request when the answer cannot be data", async () => {
+    handler = (_, response) => response.end(answer({ logprobs: { content: [{ token_id: 5, logprob: -9999 }] } }));
+    await expect(generate()).rejects.toThrow(`engine ${url}: request r7: the engine's answer has the log-probability`);
+  });
+
+  it("carries the status and the server's own message", async () => {
+    handler = (_, response) => {
+      response.statusCode = 500;
+      response.end('{"error": {"message": "CUDA out of memory", "code": 500}}');
+    };
+    const error = await generate().catch((reason) => reason);
+    expect(error).toBeInstanceOf(EngineError);
+    expect([error.status, error.message]).toEqual([500, `engine ${url}: request r7: HTTP 500: CUDA out of memory`]);
+  });
+
+  it("quotes an error that is not vLLM's", async () => {
+    handler = (_, response) => {
+      response.statusCode = 502;
+      response.end("<html>Bad Gateway</html>");
+    };
+    await expect(generate()).rejects.toThrow("HTTP 502: <html>Bad Gateway</html>");
+  });
+
+  it.each<[string, Handler]>([
+    ["stays silent", () => {}],
+    ["stops amid its answer", (_, response) => void response.write('{"choices": [')],
+  ])("gives up on an engine that %s, and says what it waited for", async (_, silent) => {
+    handler = silent;
+    const late = generate({ timeoutSeconds: 0.2 });
+    await expect(late).rejects.toThrow(`waited 0.2 s for engine ${url} to answer request r7`);
+  });
+
+  it.each<[string, Handler]>([
+    ["drops the connection", (_, response) => void response.destroy()],
+    ["drops it amid its answer", (_, response) => void response.write('{"choices"', () => response.destroy())],
+    ["answers no JSON", (_, response) => void response.end("{")],
+  ])("fails when the engine %s", async (_, dropping) => {
+    handler = dropping;
+    await expect(generate()).rejects.toBeInstanceOf(EngineError);
+  });
+
+  it("closes the connection on abort, so that the engine notices", async () => {
+    const controller = new AbortController();
+    const closed = new Promise<void>((resolve) => {
+      handler = (_, response) => {
+        response.once("close", resolve);
+        controller.abort(new Error("the turn timed out"));
+      };
+    });
+    await expect(generate({ signal: controller.signal })).rejects.toThrow("the turn timed out");
+    await withDeadline(closed, 10, "the connection to close");
+  });
+
+  it("fails when nobody listens", async () => {
+    await new Promise((resolve) => server.close(resolve));
+    await expect(generate()).rejects.toThrow("ECONNREFUSED");
+  });
+});

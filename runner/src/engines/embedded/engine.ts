@@ -1,0 +1,124 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { basename, join, resolve } from "node:path";
+import { Model, ProcessGroup, Sampler, setThreads, type TensorLocation } from "molt-native";
+import type { Decoder } from "../../data/decoder.ts";
+import { exportHeader, type ModelFolder, readModelFolder } from "../../data/model-folder.ts";
+import { readSafetensorsHeader } from "../../data/safetensors.ts";
+import { type RunnerError, usageError } from "../../errors.ts";
+import { Scheduler, type SchedulerOptions } from "./scheduler.ts";
+import { buildServer } from "./server.ts";
+import { WeightUpdates } from "./weight-updates.ts";
+
+export interface EngineOptions {
+  /** A Hugging Face model folder. */
+  model: string;
+  /** `random` needs no weights in the folder. */
+  init: "weights" | "random";
+  host: string;
+  /** 0 takes a free one. */
+  port: number;
+  /** Seeds random weights, and requests that bring no seed. */
+  seed: number;
+  maxNumSeqs: number;
+  pageSize: number;
+  /** Prompt and output of one request; null for the model's context. */
+  maxModelLen: number | null;
+  /** Tokens that the key/value cache holds; null for what `maxNumSeqs` full requests need, at most 1 GiB. */
+  cacheTokens: number | null;
+  /** Threads of the native operators; null leaves libtorch's choice. */
+  threads: number | null;
+}
+
+export interface EmbeddedEngine {
+  url: string;
+  /** Rejects, never resolves, when the sampler fails. */
+  failed: Promise<never>;
+  close(): Promise<void>;
+}
+
+const defaultContext = 4096;
+const defaultCacheBytes = 2 ** 30;
+const maxBatchedTokens = 8192;
+
+/** The native sampler behind vLLM's protocol, listening when this resolves. */
+export async function startEngine(options: EngineOptions, engineVersion: string): Promise<EmbeddedEngine> {
+  const folder = readModelFolder(options.model, { weights: options.init === "weights" ? "required" : "none" });
+  if (options.threads !== null) await setThreads(options.threads);
+  const limits = planCache(folder, options);
+  const { config, units } = folder.decoder;
+  const sampler = await Sampler.create({ config, units, pageSize: limits.pageSize, numPages: limits.numPages });
+  await (options.init === "weights" ? sampler.load(folder.tensors) : loadRandom(sampler, folder.decoder, options.seed));
+  const scheduler = new Scheduler(sampler, limits);
+  const updates = new WeightUpdates(sampler, scheduler, units, (group) => ProcessGroup.create(group));
+  const root = resolve(options.model);
+  const model = {
+    name: basename(root),
+    root,
+    vocabSize: config.vocabSize,
+    maxModelLen: limits.maxModelLen,
+    eosTokenIds: folder.eosTokenIds,
+  };
+  const app = buildServer({ scheduler, updates, model, seed: options.seed, version: engineVersion });
+  const close = async () => {
+    scheduler.abort();
+    await app.close();
+    updates.close();
+  };
+  try {
+    await app.listen({ host: options.host, port: options.port });
+  } catch (error) {
+    throw listenError(error as NodeJS.ErrnoException, options);
+  }
+  const { port } = app.server.address() as AddressInfo;
+  return { url: `http://${options.host}:${port}`, failed: scheduler.failed, close };
+}
+
+function planCache({ path, configJson, decoder }: ModelFolder, options: EngineOptions): SchedulerOptions {
+  const { pageSize, maxNumSeqs, cacheTokens } = options;
+  const { numLayers, numKvHeads, headDim } = decoder.config;
+  const context = Number(configJson.max_position_embeddings ?? defaultContext);
+  const maxModelLen = options.maxModelLen ?? context;
+  if (maxModelLen > context) {
+    const position = { file: join(path, "config.json") };
+    const fix = `lower it to ${context} (in a recipe: data.max_len)`;
+    throw usageError(`--max-model-len ${maxModelLen} is above the model's context of ${context}`, { position, fix });
+  }
+  const tokenBytes = 2 * numLayers * numKvHeads * headDim * Float32Array.BYTES_PER_ELEMENT;
+  const pagesPerSequence = Math.ceil(maxModelLen / pageSize);
+  const affordable = Math.floor(defaultCacheBytes / tokenBytes / pageSize);
+  const defaultPages = Math.max(Math.min(maxNumSeqs * pagesPerSequence, affordable), pagesPerSequence);
+  const numPages = cacheTokens === null ? defaultPages : Math.floor(cacheTokens / pageSize);
+  if (numPages < pagesPerSequence) {
+    const fix = `raise --cache-tokens to ${pagesPerSequence * pageSize}, or lower --max-model-len`;
+    throw usageError(`a cache of ${cacheTokens} tokens does not hold one request of ${maxModelLen}`, { fix });
+  }
+  return { pageSize, numPages, maxNumSeqs, maxBatchedTokens, maxModelLen };
+}
+
+/** By way of a file: the sampler reads safetensors, and the trainer's initialisation is the one there is. */
+async function loadRandom(sampler: Sampler, { config, units }: Decoder, seed: number): Promise<void> {
+  const directory = mkdtempSync(join(tmpdir(), "molt-random-"));
+  const model = await Model.create({ config, units, group: null, trainable: false });
+  try {
+    const file = join(directory, "model.safetensors");
+    await model.initialize(seed);
+    await model.save(file, exportHeader(units));
+    const locate = ({ name, offset, shape }: { name: string; offset: number; shape: number[] }): TensorLocation => {
+      return { name, file, offset, dtype: "F32", shape };
+    };
+    await sampler.load(readSafetensorsHeader(file).entries.map(locate));
+  } finally {
+    model.dispose();
+    rmSync(directory, { recursive: true });
+  }
+}
+
+function listenError(error: NodeJS.ErrnoException, { host, port }: EngineOptions): RunnerError {
+  if (error.code === "EADDRINUSE") {
+    const fix = "stop what listens there, choose another --port, or take any free one with --port 0";
+    return usageError(`port ${port} on ${host} is in use`, { fix });
+  }
+  return usageError(`cannot listen on ${host}:${port}: ${error.message}`, { fix: "check --host and --port" });
+}

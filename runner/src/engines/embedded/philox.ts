@@ -1,0 +1,37 @@
+/**
+ * Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): a counter-based generator, so
+ * that a draw depends on its key and counter alone, never on what else was drawn.
+ */
+export function philox(counter: [number, number, number, number], key: [number, number]): Uint32Array {
+  let [c0, c1, c2, c3] = counter;
+  let [k0, k1] = key;
+  for (let round = 0; round < 10; round++) {
+    const high0 = multiplyHigh(0xd2511f53, c0);
+    const high1 = multiplyHigh(0xcd9e8d57, c2);
+    const low0 = Math.imul(0xd2511f53, c0);
+    const low1 = Math.imul(0xcd9e8d57, c2);
+    [c0, c1, c2, c3] = [high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0];
+    k0 = (k0 + 0x9e3779b9) | 0;
+    k1 = (k1 + 0xbb67ae85) | 0;
+  }
+  return Uint32Array.of(c0, c1, c2, c3);
+}
+
+/** Upper 32 bits of the product of two unsigned 32-bit numbers. */
+function multiplyHigh(a: number, b: number): number {
+  const a0 = a & 0xffff;
+  const a1 = a >>> 16;
+  const b0 = b & 0xffff;
+  const b1 = b >>> 16;
+  const middle = a1 * b0 + ((a0 * b0) >>> 16);
+  return a1 * b1 + Math.floor(middle / 0x10000) + Math.floor(((middle % 0x10000) + a0 * b1) / 0x10000);
+}
+
+/**
+ * The draw in [0, 1), of 53 bits, for the token at `position` (counted from the prompt's start) of a request with
+ * `seed`: a request that goes on elsewhere, after an abort or from an empty cache, samples the same tokens.
+ */
+export function uniform(seed: number, position: number): number {
+  const [high, low] = philox([position, 0, 0, 0], [seed % 0x100000000, Math.floor(seed / 0x100000000)]);
+  return ((high! >>> 6) * 0x8000000 + (low! >>> 5)) / 0x20000000000000;
+}

@@ -1,0 +1,240 @@
+import { execFileSync, spawn } from "node:child_process";
+import { createServer } from "node:net";
+import { fileURLToPath } from "node:url";
+import { Model, ProcessGroup } from "molt-native";
+import { afterEach, beforeAll, describe, expect, it } from "vitest";
+import { readModelFolder } from "../data/model-folder.ts";
+import { withDeadline } from "../deadline.ts";
+import { Child } from "../launchers/child.ts";
+import type { RankMethods } from "../trainer/protocol.ts";
+import { EngineFleet } from "./fleet.ts";
+import type { GenerateResult } from "./types.ts";
+import { type SyncRanks, syncWeights } from "./weight-sync.ts";
+
+process.env.MOLT_CLI ??= fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
+const modelFolder = fileURLToPath(new URL("./fixtures/tiny-model", import.meta.url));
+const { decoder } = readModelFolder(modelFolder, { weights: "none" });
+
+let model: Model;
+beforeAll(async () => {
+  model = await Model.create({ config: decoder.config, units: decoder.units, group: null, trainable: false });
+});
+
+const fleets: EngineFleet[] = [];
+afterEach(async () => {
+  await Promise.all(fleets.splice(0).map((fleet) => fleet.stop()));
+});
+
+async function startFleet(count: number, args: string[] = []): Promise<EngineFleet> {
+  const common = { model: modelFolder, version: 0, startSeconds: 60, log: () => {} };
+  const fleet = await EngineFleet.start({ count, args: ["--init", "random", "--seed", "11", ...args], ...common });
+  fleets.push(fleet);
+  return fleet;
+}
+
+function generate(fleet: EngineFleet, seed: number, temperature = 1, engine = 0): Promise<GenerateResult> {
+  const sampling = { temperature, topP: 1, topK: 0, maxTokens: 20, stopTokenIds: [2], seed };
+  const request = { requestId: `r${seed}`, tokenIds: [1, 7, 9, 11 + (seed % 40)], sampling };
+  return fleet.client.generate(fleet.urls[engine]!, request, { timeoutSeconds: 60 });
+}
+
+/** Log-probabilities that the trainer's forward pass gives the tokens of a result. */
+async function scoreByTrainer(seed: number, { tokenIds }: GenerateResult, temperature: number): Promise<Float32Array> {
+  const prompt = [1, 7, 9, 11 + (seed % 40)];
+  const tokens = Int32Array.from([...prompt, ...tokenIds]);
+  const targets = Int32Array.from(tokens, (_, index) => tokens[index + 1] ?? -1).fill(-1, 0, prompt.length - 1);
+  const temperatures = new Float32Array(tokens.length).fill(temperature);
+  const rows = { tokens, cu: Int32Array.of(0, tokens.length), targets, temperatures };
+  const { logp } = await model.forward(rows, false);
+  return (await logp.data()).slice(prompt.length - 1, -1);
+}
+
+const isAlive = (pid: number) => {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+async function until(condition: () => boolean, what: string): Promise<void> {
+  const poll = async () => {
+    while (!condition()) await new Promise((resolve) => setTimeout(resolve, 50));
+  };
+  await withDeadline(poll(), 30, what);
+}
+
+describe("molt-runner serve", () => {
+  it("samples with log-probabilities that the trainer's forward pass gives", async () => {
+    // case B1, the sampler's half
+    const fleet = await startFleet(1);
+    await model.initialize(11);
+    for (const temperature of [0.5, 1, 1.5]) {
+      for (const seed of [1, 2, 3]) {
+        const result = await generate(fleet, seed, temperature);
+        expect(result.versions).toEqual(result.tokenIds.map(() => 0));
+        const scores = await scoreByTrainer(seed, result, temperature);
+        expect(scores.length).toBe(result.logprobs.length);
+        scores.forEach((score, index) => {
+          expect(Math.abs(score - result.logprobs[index]!)).toBeLessThan(1e-4);
+        });
+      }
+    }
+  });
+
+  it("samples the same under a seed, whatever else is in the batch and however few pages there are", async () => {
+    const roomy = await startFleet(1);
+    const cramped = await startFleet(1, ["--page-size", "4", "--cache-tokens", "96"]);
+    const seeds = Array.from({ length: 32 }, (_, index) => index);
+    const alone: number[][] = [];
+    for (const seed of seeds) alone.push((await generate(roomy, seed)).tokenIds);
+    for (const fleet of [roomy, cramped]) {
+      const together = await Promise.all(seeds.map((seed) => generate(fleet, seed)));
+      expect(together.map(({ tokenIds }) => tokenIds)).toEqual(alone);
+    }
+  });
+
+  it("ends when its parent is killed", async () => {
+    const script = `
+      const args = [process.env.MOLT_CLI, "serve", "--model", process.argv[1], "--init", "random", "--port", "0"];
+      const options = { stdio: ["pipe", "inherit", "inherit"], env: { ...process.env, MOLT_CHILD: "1" } };
+      console.log(require("node:child_process").spawn(process.execPath, args, options).pid);`;
+    const parent = spawn(process.execPath, ["-e", script, modelFolder], { stdio: ["ignore", "pipe", "inherit"] });
+    let output = "";
+    parent.stdout.setEncoding("utf8").on("data", (text: string) => {
+      output += text;
+    });
+    await until(() => output.includes("listening"), "the engine to listen");
+    const pid = Number.parseInt(output, 10);
+    expect(isAlive(pid)).toBe(true);
+    parent.kill("SIGKILL");
+    await until(() => !isAlive(pid), "the engine to end");
+  });
+
+  it("says what it serves, and ends requests whose connection is closed", async () => {
+    const fleet = await startFleet(1);
+    const [url] = fleet.urls;
+    expect(await fleet.client.model(url!, { timeoutSeconds: 20 })).toEqual({ id: "tiny-model", maxModelLen: 48 });
+    await fleet.client.pause(url!, "keep", true, { timeoutSeconds: 20 });
+    const controller = new AbortController();
+    const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 4, stopTokenIds: [], seed: 1 };
+    const options = { timeoutSeconds: 60, signal: controller.signal };
+    const left = fleet.client.generate(url!, { requestId: "left", tokenIds: [1], sampling }, options);
+    const load = async () => ((await (await fetch(`${url}/load`)).json()) as { server_load: number }).server_load;
+    const loadIs = async (wanted: number) => {
+      while ((await load()) !== wanted) await new Promise((resolve) => setTimeout(resolve, 20));
+    };
+    await withDeadline(loadIs(1), 20, "the request to arrive");
+    controller.abort(new Error("the turn timed out"));
+    await expect(left).rejects.toThrow("the turn timed out");
+    await withDeadline(loadIs(0), 20, "the request to be gone");
+  });
+
+  it("names a port in use and the way out", async () => {
+    const holder = createServer();
+    await new Promise<void>((resolve) => holder.listen(0, "127.0.0.1", resolve));
+    const { port } = holder.address() as { port: number };
+    const args = ["serve", "--model", modelFolder, "--init", "random", "--port", String(port)];
+    const child = new Child({ name: "engine 0", args });
+    await expect(child.died).rejects.toThrow(/exit code 2[\s\S]*port \d+ on 127.0.0.1 is in use[\s\S]*--port 0/);
+    await new Promise((resolve) => holder.close(resolve));
+  });
+
+  it("refuses weights that are not there", async () => {
+    const child = new Child({ name: "engine 0", args: ["serve", "--model", modelFolder, "--port", "0"] });
+    await expect(child.died).rejects.toThrow(/exit code 2[\s\S]*holds no weights/);
+  });
+});
+
+/** The trainer's side of a sync, by `model` in this process. */
+function localRanks(): SyncRanks & { close(): void } {
+  let group: ProcessGroup | null = null;
+  const methods = {
+    connectEngines: async (params: RankMethods["connectEngines"][0]) => {
+      group = await ProcessGroup.create({ ...params, rank: 0, serveStore: true });
+    },
+    broadcastWeights: async () => {
+      await model.broadcast(group);
+      return { checksum: await model.checksum() };
+    },
+    disconnectEngines: async () => group?.close(),
+  };
+  const all = async (method: keyof typeof methods, params: never) => [await methods[method](params)];
+  return { all: all as SyncRanks["all"], close: () => group?.close() };
+}
+
+/** Process ids of engines, in the order of their start. */
+function enginePids(): number[] {
+  const lines = execFileSync("pgrep", ["-P", String(process.pid), "-f", "serve --model"], { encoding: "utf8" });
+  return lines.trim().split("\n").map(Number);
+}
+
+async function expectWeightsOfModel(fleet: EngineFleet, engine: number, version: number): Promise<void> {
+  const result = await generate(fleet, 5, 1, engine);
+  expect(result.versions).toEqual(result.tokenIds.map(() => version));
+  const scores = await scoreByTrainer(5, result, 1);
+  scores.forEach((score, index) => {
+    expect(Math.abs(score - result.logprobs[index]!)).toBeLessThan(1e-4);
+  });
+}
+
+describe("EngineFleet", () => {
+  it("gets the trainer's weights over c10d, verified, and samples with them", async () => {
+    const fleet = await startFleet(2);
+    const ranks = localRanks();
+    const common = { fleet, ranks, units: decoder.units, drainSeconds: 30, deadlineSeconds: 60, log: () => {} };
+    for (const version of [1, 2]) {
+      await model.initialize(12 + version);
+      const { checksum, engines } = await syncWeights({ ...common, version });
+      expect([checksum, engines]).toEqual([await model.checksum(), 2]);
+      for (const engine of [0, 1]) await expectWeightsOfModel(fleet, engine, version);
+    }
+    ranks.close();
+  });
+
+  it("drops an engine that freezes mid-update; the other gets the version", async () => {
+    // case D3, with real processes and a real group
+    const fleet = await startFleet(2);
+    const ranks = localRanks();
+    const [frozen] = enginePids();
+    const startUpdate = fleet.client.startWeightUpdate.bind(fleet.client);
+    fleet.client.startWeightUpdate = async (...call) => {
+      await startUpdate(...call);
+      fleet.client.startWeightUpdate = startUpdate;
+      process.kill(frozen!, "SIGSTOP");
+    };
+    await model.initialize(20);
+    const common = { fleet, ranks, units: decoder.units, drainSeconds: 30, deadlineSeconds: 5, log: () => {} };
+    expect(await syncWeights({ ...common, version: 1 })).toMatchObject({ engines: 1 });
+    expect(isAlive(frozen!)).toBe(false);
+    await expectWeightsOfModel(fleet, 0, 1);
+    ranks.close();
+  });
+
+  it("goes on with the engines that are left, and says the last one's last lines", async () => {
+    const fleet = await startFleet(2);
+    const [first, second] = enginePids();
+    const lease = await fleet.router.acquire("a", 5);
+    process.kill(first!, "SIGKILL");
+    await until(() => fleet.urls.length === 1, "the first death to be known");
+    expect(lease.url === fleet.urls[0] || (await fleet.router.acquire("a", 5)).url === fleet.urls[0]).toBe(true);
+    process.kill(second!, "SIGKILL");
+    await expect(withDeadline(fleet.died, 20, "the last death")).rejects.toThrow(
+      /engine \d was killed by SIGKILL; .*last/,
+    );
+    await expect(fleet.router.acquire("a", 5)).rejects.toThrow("no engine is left");
+  });
+
+  it("leaves no process when a start fails", async () => {
+    const options = { model: modelFolder, version: 0, startSeconds: 60, log: () => {} };
+    await expect(EngineFleet.start({ count: 2, ...options })).rejects.toThrow("holds no weights");
+    // pgrep finds nothing, which it says by failing.
+    expect(enginePids).toThrow();
+  });
+
+  it("does not wait for ever for an engine that never listens", async () => {
+    const options = { model: modelFolder, version: 0, startSeconds: 0.05, log: () => {} };
+    await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to listen");
+  });
+});

@@ -1,0 +1,115 @@
+import { RunnerError } from "../errors.ts";
+import type { GenerateRequest, GenerateResult } from "./types.ts";
+
+/**
+ * vLLM's `/inference/v1/generate` as bytes: pure translation both ways. Both shapes of log-probabilities are read:
+ * `token: "token_id:123"` (0.31 and older) and a numeric `token_id` (newer).
+ */
+
+/** Above it a log-probability is a fault, below it float32 rounding of 0. */
+const roundingOfZero = 1e-6;
+/** vLLM clamps minus infinity to this. */
+const clampedInfinity = -9999;
+
+interface TokenLogprob {
+  token?: string;
+  token_id?: number;
+  logprob: number;
+}
+
+interface VersionSpan {
+  version: string;
+  start: number;
+  end: number;
+}
+
+interface GenerateReply {
+  choices?: {
+    token_ids?: number[];
+    finish_reason?: string | null;
+    logprobs?: { content?: TokenLogprob[] | null } | null;
+    weight_versions?: VersionSpan[] | null;
+  }[];
+}
+
+/** The answer, whose versions are null where the engine does not say which weights sampled each token. */
+export type ParsedGenerate = Omit<GenerateResult, "versions"> & { versions: number[] | null };
+
+/** Built by hand: ids as typed arrays are joined without a copy into an array of numbers. */
+export function encodeGenerate({ requestId, tokenIds, sampling }: GenerateRequest): string {
+  const params = JSON.stringify({
+    n: 1,
+    temperature: sampling.temperature,
+    top_p: sampling.topP,
+    top_k: sampling.topK,
+    min_p: 0,
+    presence_penalty: 0,
+    frequency_penalty: 0,
+    repetition_penalty: 1,
+    max_tokens: sampling.maxTokens,
+    stop_token_ids: sampling.stopTokenIds,
+    seed: sampling.seed,
+    logprobs: 0,
+    detokenize: false,
+    skip_special_tokens: false,
+  });
+  return `{"request_id":${JSON.stringify(requestId)},"token_ids":[${tokenIds.join()}],"sampling_params":${params}}`;
+}
+
+/** Throws where the answer is not one whole choice whose ids and log-probabilities agree. No sentinel is data. */
+export function parseGenerate(reply: unknown): ParsedGenerate {
+  const choices = (reply as GenerateReply | null)?.choices;
+  const choice = choices?.[0];
+  if (choices?.length !== 1 || !choice) throw bad(`${choices?.length ?? "no"} choices instead of one`);
+  const tokenIds = choice.token_ids;
+  if (!Array.isArray(tokenIds)) throw bad("no token_ids");
+  const stop = choice.finish_reason;
+  if (stop !== "stop" && stop !== "length" && stop !== "abort") throw bad(`finish_reason ${JSON.stringify(stop)}`);
+  return {
+    tokenIds,
+    logprobs: parseLogprobs(tokenIds, choice.logprobs?.content ?? []),
+    versions: choice.weight_versions ? expandSpans(choice.weight_versions, tokenIds.length) : null,
+    stop,
+  };
+}
+
+function parseLogprobs(tokenIds: number[], content: TokenLogprob[]): number[] {
+  if (content.length !== tokenIds.length) {
+    throw bad(`${content.length} log-probabilities for ${tokenIds.length} tokens`);
+  }
+  return content.map((entry, index) => {
+    const id = entry.token_id ?? Number(/^token_id:(\d+)$/.exec(entry.token ?? "")?.[1] ?? Number.NaN);
+    if (id !== tokenIds[index]) {
+      const said = entry.token_id ?? entry.token;
+      throw bad(`the log-probability at ${index} is of token ${said}, the token there is ${tokenIds[index]}`);
+    }
+    const { logprob } = entry;
+    if (!Number.isFinite(logprob) || logprob === clampedInfinity || logprob > roundingOfZero) {
+      throw bad(`the log-probability at ${index} (token ${id}) is ${logprob}`);
+    }
+    return logprob;
+  });
+}
+
+function expandSpans(spans: VersionSpan[], length: number): number[] {
+  const versions: number[] = [];
+  for (const { version, start, end } of spans) {
+    if (start !== versions.length || end < start) throw bad(`weight_versions has a gap or overlap at token ${start}`);
+    const number = parseVersion(version);
+    for (let index = start; index < end; index++) versions.push(number);
+  }
+  if (versions.length !== length) throw bad(`weight_versions covers ${versions.length} of ${length} tokens`);
+  return versions;
+}
+
+/** A policy version as engines carry it: a decimal string. */
+export function parseVersion(version: string): number {
+  if (!/^\d+$/.test(version)) {
+    throw bad(`weight version ${JSON.stringify(version)}, which is no policy version: nobody set it on this engine`);
+  }
+  return Number(version);
+}
+
+function bad(what: string): RunnerError {
+  return new RunnerError(`the engine's answer has ${what}`);
+}

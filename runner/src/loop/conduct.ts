@@ -1,0 +1,49 @@
+import { ExitCode, messageOf } from "../errors.ts";
+import type { EventLog } from "../telemetry/log.ts";
+import { type RunSummary, writeSummary } from "../telemetry/summary.ts";
+import { TerminalReporter } from "../telemetry/terminal.ts";
+import type { RunDirectory } from "./run-directory.ts";
+
+export interface ConductOptions {
+  directory: RunDirectory;
+  log: EventLog;
+  json: boolean;
+  /** Commands worth trying after this summary. */
+  next: (summary: RunSummary) => string[];
+}
+
+type Outcome = "completed" | "interrupted";
+
+/**
+ * The frame of every run: shows its events, turns signals into an interrupt (a second one ends the process at once),
+ * closes the log and writes the summary whatever happens. Resolves with the exit code; a failure is thrown on.
+ */
+export async function conduct(
+  { directory, log, json, next }: ConductOptions,
+  body: (interrupted: AbortSignal) => Promise<Outcome>,
+): Promise<number> {
+  const terminal = new TerminalReporter({ json });
+  log.onEvent((event) => terminal.show(event));
+  const interrupt = new AbortController();
+  const onSignal = () => {
+    if (interrupt.signal.aborted) process.exit(ExitCode.interrupted);
+    log.emit({ type: "warning", message: "interrupted: finishing the step at hand (again to end at once)" });
+    interrupt.abort();
+  };
+  process.on("SIGINT", onSignal).on("SIGTERM", onSignal);
+  try {
+    const state = await body(interrupt.signal);
+    log.emit({ type: "ended", state });
+    const summary = writeSummary(directory.path);
+    terminal.finish(summary, directory.path, next(summary));
+    return state === "completed" ? ExitCode.done : ExitCode.interrupted;
+  } catch (error) {
+    log.emit({ type: "failed", message: messageOf(error) });
+    log.emit({ type: "ended", state: "failed" });
+    writeSummary(directory.path);
+    throw error;
+  } finally {
+    process.off("SIGINT", onSignal).off("SIGTERM", onSignal);
+    directory.release();
+  }
+}

@@ -1,0 +1,51 @@
+import type { AgentPool, RolloutSampling } from "../agents/pool.ts";
+import type { FailedRollout, Rollout, Row } from "../agents/types.ts";
+import { RunnerError } from "../errors.ts";
+
+export interface EvalProfile {
+  /** `accuracy` for the recipe's eval settings, `sampled` for the training temperature. */
+  metric: "accuracy" | "sampled";
+  sampling: RolloutSampling;
+  samplesPerPrompt: number;
+}
+
+/**
+ * Runs the eval set once for each profile. A metric is the mean over prompts of the mean score over samples (pass@1);
+ * failed rollouts are counted, not scored.
+ */
+export async function evaluate(
+  rows: Row[],
+  profiles: EvalProfile[],
+  agents: AgentPool,
+  evalId: string,
+  signal: AbortSignal,
+): Promise<Record<string, number>> {
+  const metrics: Record<string, number> = { prompts: rows.length, failed: 0 };
+  for (const profile of profiles) {
+    const { metric, sampling, samplesPerPrompt } = profile;
+    const sample = (row: Row, number: number) => {
+      const rolloutId = `${evalId}/${metric}/${row.id}/${number}`;
+      return agents.runRollout({ row, groupId: rolloutId, rolloutId, attempt: 0, sampling }, signal);
+    };
+    const outcomes = await Promise.all(
+      rows.map((row) => Promise.all(Array.from({ length: samplesPerPrompt }, (_, number) => sample(row, number)))),
+    );
+    const scored = outcomes.map((samples) => samples.filter((one): one is Rollout => "segments" in one));
+    const failed = outcomes.flat().filter((one): one is FailedRollout => !("segments" in one));
+    metrics.failed = metrics.failed! + failed.length;
+    const means = scored
+      .filter((samples) => samples.length > 0)
+      .map((samples) => mean(samples.map((one) => one.score)));
+    if (means.length === 0 && !signal.aborted) {
+      throw new RunnerError(
+        `every rollout of the eval failed; the first: ${failed[0]?.message ?? "the eval set is empty"}`,
+      );
+    }
+    metrics[metric] = mean(means);
+  }
+  return metrics;
+}
+
+function mean(values: number[]): number {
+  return values.reduce((total, value) => total + value, 0) / values.length;
+}

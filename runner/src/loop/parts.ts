@@ -1,0 +1,118 @@
+/** The processes and threads of a run, started side by side and ended together. */
+import { AgentPool, type RolloutSampling } from "../agents/pool.ts";
+import type { Row } from "../agents/types.ts";
+import { readDataset } from "../data/dataset.ts";
+import type { ModelFolder } from "../data/model-folder.ts";
+import { EngineFleet } from "../engines/fleet.ts";
+import type { Recipe } from "../recipe/index.ts";
+import { RankGroup } from "../trainer/handle.ts";
+import { policyLoss, rankInit } from "../trainer/specs.ts";
+import type { EvalProfile } from "./evaluate.ts";
+
+export const startSeconds = 120;
+/** One request to a rank, a whole update included. */
+export const requestSeconds = 600;
+
+export interface Sampling {
+  fleet: EngineFleet;
+  agents: AgentPool;
+}
+
+export interface Parts extends Sampling {
+  ranks: RankGroup;
+}
+
+type Warn = (message: string) => void;
+
+export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, warn: Warn): Promise<Parts> {
+  // Engines get their weights by the first sync, whatever the policy starts from: one road, verified at once.
+  const sampling = startSampling(recipe, folder, runId, "random", warn);
+  const ranks = startRanks(recipe, folder, recipe.actor.devices_per_node);
+  const [ranksResult, samplingResult] = await Promise.allSettled([ranks, sampling]);
+  if (ranksResult.status === "fulfilled" && samplingResult.status === "fulfilled") {
+    return { ranks: ranksResult.value, ...samplingResult.value };
+  }
+  if (ranksResult.status === "fulfilled") await ranksResult.value.stop();
+  if (samplingResult.status === "fulfilled") await stopSampling(samplingResult.value);
+  throw ranksResult.status === "rejected" ? ranksResult.reason : (samplingResult as PromiseRejectedResult).reason;
+}
+
+export async function stopParts(parts: Parts): Promise<void> {
+  await stopSampling(parts);
+  await parts.ranks.stop();
+}
+
+export function startRanks(recipe: Recipe, folder: ModelFolder, count: number): Promise<RankGroup> {
+  const init = rankInit(recipe, folder, policyLoss(recipe));
+  return RankGroup.start({ count, init, deadlines: { start: startSeconds, request: requestSeconds } });
+}
+
+export async function startSampling(
+  recipe: Recipe,
+  folder: ModelFolder,
+  runId: string,
+  init: "weights" | "random",
+  warn: Warn,
+): Promise<Sampling> {
+  const { engine, data, rollout, run, train } = recipe;
+  const { max_num_seqs: maxNumSeqs, page_size: pageSize, cache_tokens: cacheTokens } = engine;
+  const limits = {
+    "--max-num-seqs": maxNumSeqs,
+    "--page-size": pageSize,
+    "--cache-tokens": cacheTokens ?? maxNumSeqs * data.max_len,
+  };
+  const fleet = await EngineFleet.start({
+    count: engine.count,
+    model: folder.path,
+    args: ["--init", init, ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)])],
+    version: 0,
+    startSeconds,
+    log: warn,
+  });
+  try {
+    const agents = await AgentPool.start({
+      workers: rollout.workers,
+      agentPath: train.agent_path!,
+      tokenizerFolder: folder.path,
+      chatTemplate: data.chat_template,
+      eosTokenIds: folder.eosTokenIds,
+      router: fleet.router,
+      runId,
+      seed: run.seed,
+      limits: {
+        maxLen: data.max_len,
+        maxTurns: rollout.max_turns,
+        rolloutSeconds: rollout.timeout,
+        turnSeconds: rollout.turn_timeout,
+      },
+    });
+    return { fleet, agents };
+  } catch (error) {
+    await fleet.stop();
+    throw error;
+  }
+}
+
+export async function stopSampling({ agents, fleet }: Sampling): Promise<void> {
+  await agents.stop();
+  await fleet.stop();
+}
+
+/** The held-out rows; null without `eval.dataset`. */
+export function readEvalRows({ data, eval: evaluation }: Recipe): Row[] | null {
+  if (evaluation.dataset === null) return null;
+  const optionNames = { path: "eval.dataset" };
+  return readDataset(evaluation.dataset, { inputKey: data.input_key, labelKey: data.label_key, optionNames }).rows;
+}
+
+export function evalProfiles({ eval: evaluation, rollout }: Recipe): EvalProfile[] {
+  const { temperature, top_p: topP, n_samples_per_prompt: samplesPerPrompt } = evaluation;
+  const maxNewTokens = evaluation.max_new_tokens ?? rollout.max_new_tokens;
+  const greedy: RolloutSampling = { temperature, topP, topK: 0, maxNewTokens };
+  const profiles: EvalProfile[] = [{ metric: "accuracy", sampling: greedy, samplesPerPrompt }];
+  if (evaluation.sampled) {
+    const sampling = { temperature: rollout.temperature, topP: 1, topK: 0, maxNewTokens };
+    profiles.push({ metric: "sampled", sampling, samplesPerPrompt });
+  }
+  return profiles;
+}

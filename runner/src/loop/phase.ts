@@ -1,0 +1,16 @@
+import type { EventLog } from "../telemetry/log.ts";
+
+/** Runs a part of a run between two `phase` events, so that the summary says where the seconds went. */
+export async function phase<T>(
+  log: EventLog,
+  name: string,
+  body: () => Promise<T>,
+  detail?: (result: T) => string,
+): Promise<T> {
+  const startedAt = performance.now();
+  log.emit({ type: "phase", name, state: "begin" });
+  const result = await body();
+  const seconds = (performance.now() - startedAt) / 1000;
+  log.emit({ type: "phase", name, state: "end", seconds, detail: detail?.(result) });
+  return result;
+}

@@ -1,0 +1,82 @@
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { RunnerError, usageError } from "../errors.ts";
+
+/** `runs/<id>/`: one run's files. Held by one process at a time. */
+export class RunDirectory {
+  readonly path: string;
+  readonly runId: string;
+
+  private constructor(path: string, runId: string) {
+    this.path = path;
+    this.runId = runId;
+  }
+
+  /** `<name>-<date>-<time>`, with a number behind it when two start in one second. */
+  static create(root: string, name: string, now = new Date()): RunDirectory {
+    const stamp = now.toISOString().slice(0, 19).replaceAll("-", "").replaceAll(":", "").replace("T", "-");
+    mkdirSync(root, { recursive: true });
+    for (let attempt = 1; ; attempt++) {
+      const runId = attempt === 1 ? `${name}-${stamp}` : `${name}-${stamp}-${attempt}`;
+      const path = resolve(root, runId);
+      if (existsSync(path)) continue;
+      mkdirSync(path);
+      return RunDirectory.hold(path, runId);
+    }
+  }
+
+  static open(path: string): RunDirectory {
+    const full = resolve(path);
+    if (!existsSync(join(full, "events.ndjson")) || !existsSync(join(full, "recipe.yaml"))) {
+      throw usageError(`${path} is not a run directory: it holds no events.ndjson and recipe.yaml`, {
+        fix: "name a folder below runs/, such as the one that the run printed at its end",
+      });
+    }
+    return RunDirectory.hold(full, full.split(/[\\/]/).at(-1)!);
+  }
+
+  get events(): string {
+    return join(this.path, "events.ndjson");
+  }
+
+  get recipe(): string {
+    return join(this.path, "recipe.yaml");
+  }
+
+  get checkpoints(): string {
+    return join(this.path, "checkpoints");
+  }
+
+  get export(): string {
+    return join(this.path, "export");
+  }
+
+  get rollouts(): string {
+    return join(this.path, "rollouts");
+  }
+
+  release(): void {
+    rmSync(join(this.path, "owner.pid"), { force: true });
+  }
+
+  private static hold(path: string, runId: string): RunDirectory {
+    const lock = join(path, "owner.pid");
+    if (existsSync(lock)) {
+      const pid = Number(readFileSync(lock, "utf8"));
+      if (isAlive(pid))
+        throw new RunnerError(`run ${runId} is at work in process ${pid}`, { fix: "wait for it or end it" });
+    }
+    writeFileSync(lock, String(process.pid));
+    return new RunDirectory(path, runId);
+  }
+}
+
+function isAlive(pid: number): boolean {
+  if (!Number.isInteger(pid) || pid <= 0 || pid === process.pid) return false;
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,94 @@
+/** Supervised training on demonstrations: the ranks without engines or agents. */
+import { readDataset } from "../data/dataset.ts";
+import { encodeDemonstration } from "../data/demonstration.ts";
+import { epochOrder } from "../data/order.ts";
+import { Tokenizer } from "../data/tokenizer.ts";
+import { RunnerError } from "../errors.ts";
+import type { Arithmetic, Recipe } from "../recipe/index.ts";
+import type { EventLog } from "../telemetry/log.ts";
+import { RankGroup } from "../trainer/handle.ts";
+import { type SftRow, sftBatch } from "../trainer/sft-batch.ts";
+import { rankInit, readPolicyFolder, schedule, sftLoss } from "../trainer/specs.ts";
+import { copyExport, exportModel } from "./export.ts";
+import { phase } from "./phase.ts";
+import type { RunDirectory } from "./run-directory.ts";
+
+export interface SftRunOptions {
+  recipe: Recipe;
+  arithmetic: Arithmetic;
+  directory: RunDirectory;
+  log: EventLog;
+  interrupted: AbortSignal;
+}
+
+export async function sftRun(options: SftRunOptions): Promise<"completed" | "interrupted"> {
+  const { recipe, directory, log, interrupted } = options;
+  const folder = readPolicyFolder(recipe);
+  const rows = await phase(
+    log,
+    "read",
+    () => readRows(recipe),
+    (read) => `${read.length} demonstrations`,
+  );
+  const ranks = await phase(log, "start", () =>
+    RankGroup.start({
+      count: recipe.actor.devices_per_node,
+      init: rankInit(recipe, folder, sftLoss(recipe)),
+      deadlines: { start: 120, request: 600 },
+    }),
+  );
+  try {
+    await phase(log, "train", () => trainRows(options, ranks, rows));
+    if (interrupted.aborted) return "interrupted";
+    await phase(log, "export", async () => {
+      await exportModel(ranks, folder.path, directory.export);
+      if (recipe.ckpt.output_dir) await copyExport(directory.export, recipe.ckpt.output_dir);
+    });
+    return "completed";
+  } finally {
+    await ranks.stop();
+  }
+}
+
+async function readRows({ data, actor }: Recipe): Promise<SftRow[]> {
+  const columns = { inputKey: data.input_key, outputKey: data.output_key, maxSamples: data.max_samples };
+  const { rows } = readDataset(data.prompt_dataset!, columns);
+  const tokenizer = await Tokenizer.load(actor.model_name_or_path, { chatTemplate: data.chat_template });
+  const encoded = await Promise.all(
+    rows.map(async ({ id, messages }) => ({ id, ...(await encodeDemonstration(tokenizer, messages)) })),
+  );
+  const long = encoded.find(({ tokens }) => tokens.length > data.max_len);
+  if (long) {
+    throw new RunnerError(`row ${long.id} has ${long.tokens.length} tokens, data.max_len is ${data.max_len}`, {
+      fix: "raise data.max_len, or leave the row out",
+    });
+  }
+  return encoded;
+}
+
+async function trainRows(options: SftRunOptions, ranks: RankGroup, rows: SftRow[]): Promise<void> {
+  const { recipe, arithmetic, log, interrupted } = options;
+  const { batch_size: batchSize, max_tokens_per_device: maxTokensPerDevice } = recipe.train;
+  const settings = { maxTokensPerDevice, schedule: schedule(recipe, arithmetic.updates!) };
+  const batches = batchesOf(rows, batchSize, recipe.run.seed, arithmetic.steps!);
+  let step = 0;
+  let updates = 0;
+  for (const batch of batches) {
+    if (interrupted.aborted) return;
+    const result = await sftBatch(ranks, batch, settings, updates);
+    updates += result.updates;
+    step += 1;
+    if (result.skipped) throw new RunnerError(`step ${step} changed nothing: ${result.skipped.detail}`);
+    log.emit({ type: "step", step, policyVersion: updates, metrics: result.metrics });
+  }
+}
+
+/** Rows in a seeded order, epoch after epoch; the last batch of the data may be short. */
+function* batchesOf(rows: SftRow[], batchSize: number, seed: number, steps: number): Generator<SftRow[]> {
+  let epoch = 0;
+  let order: number[] = [];
+  for (let step = 0; step < steps; step++) {
+    if (order.length === 0) order = [...epochOrder(rows.length, seed, epoch++)];
+    yield order.splice(0, batchSize).map((index) => rows[index]!);
+  }
+}

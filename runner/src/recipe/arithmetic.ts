@@ -1,0 +1,41 @@
+import type { Verb } from "./guardrails/index.ts";
+import type { Recipe } from "./schema.ts";
+
+export interface Arithmetic {
+  /** Rollouts of a batch, or rows of a step of sft. */
+  rows: number;
+  /** Null while the number of rows in the dataset is not known. */
+  steps: number | null;
+  updates: number | null;
+  /** One line for the terminal. */
+  line: string;
+}
+
+/** What a recipe comes to over a dataset of `numRows` rows (case E2). The last batch of the data may be short. */
+export function arithmetic(recipe: Recipe, verb: Verb, numRows: number | null): Arithmetic {
+  const { run, data, rollout, train } = recipe;
+  const isSft = verb === "sft";
+  const perStep = isSft ? train.batch_size : rollout.batch_size;
+  const fromData = numRows === null ? null : Math.ceil((numRows * data.epochs) / perStep);
+  const steps = run.steps ?? fromData;
+  const updatesPerStep = isSft ? 1 : train.updates_per_batch;
+  const rows = isSft ? perStep : perStep * rollout.n_samples_per_prompt;
+  const batch = isSft
+    ? `${rows} rows a step`
+    : `${count(perStep, "prompt")} x ${count(rollout.n_samples_per_prompt, "sample")} = ${rows} rows a batch`;
+  const updates = steps === null ? null : steps * updatesPerStep;
+  const parts = [
+    batch,
+    steps === null ? "steps from data.epochs" : stepsInWords(steps, updatesPerStep),
+    `microbatches of at most ${train.max_tokens_per_device} tokens`,
+  ];
+  return { rows, steps, updates, line: parts.join(", ") };
+}
+
+function stepsInWords(steps: number, updatesPerStep: number): string {
+  return `${count(steps, "batch", "batches")} x ${count(updatesPerStep, "update")} = ${count(steps * updatesPerStep, "optimizer step")}`;
+}
+
+function count(number: number, one: string, many = `${one}s`): string {
+  return `${number} ${number === 1 ? one : many}`;
+}

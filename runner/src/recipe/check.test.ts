@@ -1,0 +1,153 @@
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { arithmetic } from "./arithmetic.ts";
+import { type CheckOptions, checkRecipe } from "./check.ts";
+import { formatDiagnostic } from "./diagnostic.ts";
+import { loadRecipe } from "./index.ts";
+
+const shipped = fileURLToPath(new URL("../../../recipes", import.meta.url));
+let root: string;
+const at = (path: string) => join(root, "recipes", path);
+
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), "molt-check-"));
+  cpSync(shipped, join(root, "recipes"), { recursive: true });
+});
+afterEach(() => rmSync(root, { recursive: true }));
+
+const warmUp = { mode: "launch", verb: "sft" } as const;
+
+async function failure(path: string, options: CheckOptions): Promise<string> {
+  const error = await checkRecipe(at(path), options).then(
+    () => undefined,
+    (caught) => caught,
+  );
+  expect(error?.exitCode).toBe(2);
+  return error.format().replaceAll(`${root}/`, "");
+}
+
+function edit(path: string, change: (text: string) => string): void {
+  writeFileSync(at(path), change(readFileSync(at(path), "utf8")));
+}
+
+describe("a model folder that another recipe exports", () => {
+  test("is accepted by check, which names that recipe and its command", async () => {
+    const { verb, problems, arithmetic: sums } = await checkRecipe(at("quickstart.yaml"), { mode: "check" });
+    expect(verb).toBe("run");
+    expect(problems.map((problem) => formatDiagnostic(problem).replaceAll(`${root}/`, ""))).toEqual([
+      "recipes/quickstart.yaml:10:23 info: actor.model_name_or_path is not there yet: recipes/quickstart/warmup.yaml exports it (molt-runner sft recipes/quickstart/warmup.yaml)",
+    ]);
+    // case E2
+    expect(sums).toMatchObject({ rows: 256, steps: 150, updates: 150 });
+    expect(sums.line).toBe(
+      "32 prompts x 8 samples = 256 rows a batch, 150 batches x 1 update = 150 optimizer steps, microbatches of at most 16384 tokens",
+    );
+  });
+
+  test("is refused at launch with the recipe and the command that make it", async () => {
+    expect(await failure("quickstart.yaml", { mode: "launch" })).toBe(
+      "recipes/quickstart.yaml:10:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n  fix: make it with: molt-runner sft recipes/quickstart/warmup.yaml",
+    );
+  });
+
+  test("is missing when nobody exports it", async () => {
+    rmSync(at("quickstart/warmup.yaml"));
+    expect(await failure("quickstart.yaml", { mode: "check" })).toContain("this model folder does not exist");
+  });
+});
+
+describe("the files of a recipe", () => {
+  test("the warm-up's are right", async () => {
+    const { problems, arithmetic: sums } = await checkRecipe(at("quickstart/warmup.yaml"), warmUp);
+    expect(problems).toEqual([]);
+    expect(sums).toMatchObject({ rows: 64, steps: 80, updates: 80 });
+  });
+
+  // cases J1, J3
+  test("a broken row is named by file and line", async () => {
+    edit("quickstart/warmup.jsonl", (text) => text.replace(/\n.*\n/, '\n{"prompt": \n'));
+    expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(/^recipes\/quickstart\/warmup.jsonl:2 not a row/);
+    edit("quickstart/warmup.yaml", (text) => text.replace("warmup.jsonl", "absent.jsonl"));
+    expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(
+      /^recipes\/quickstart\/absent.jsonl data.prompt_dataset: this file does not exist/,
+    );
+  });
+
+  test("held-out rows are read too, and the option that names them is eval's", async () => {
+    writeFileSync(at("quickstart/heldout.jsonl"), "");
+    expect(await failure("quickstart.yaml", { mode: "check" })).toMatch(
+      /^recipes\/quickstart\/heldout.jsonl eval.dataset: this file is empty/,
+    );
+  });
+
+  test("a model folder without weights, and a tokenizer without a template", async () => {
+    const flags = { "actor.init": "weights" };
+    expect(await failure("quickstart/warmup.yaml", { ...warmUp, flags })).toMatch(
+      /^recipes\/quickstart\/model this model folder holds no weights/,
+    );
+    rmSync(at("quickstart/model/chat_template.jinja"), { force: true });
+    edit("quickstart/model/tokenizer_config.json", (text) => {
+      const { chat_template: _, ...rest } = JSON.parse(text);
+      return JSON.stringify(rest);
+    });
+    expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(
+      /^recipes\/quickstart\/model this tokenizer has no chat template/,
+    );
+  });
+
+  test("an agent is parsed and never run", async () => {
+    const mark = join(root, "ran");
+    const agent = `import { writeFileSync } from "node:fs";\nwriteFileSync(${JSON.stringify(mark)}, "");\n`;
+    writeFileSync(at("quickstart/agent.ts"), `${agent}export default class {}\n`);
+    await checkRecipe(at("quickstart.yaml"), { mode: "check" });
+    writeFileSync(at("quickstart/agent.ts"), agent);
+    expect(await failure("quickstart.yaml", { mode: "check" })).toContain(
+      "agent.ts train.agent_path: this file has no default export",
+    );
+    writeFileSync(at("quickstart/agent.ts"), "export default class {\n  step( {}\n");
+    expect(await failure("quickstart.yaml", { mode: "check" })).toMatch(/agent.ts:\d+:\d+ train.agent_path: Expected/);
+    writeFileSync(at("quickstart/agent.ts"), 'import "./absent.ts";\nexport default class {}\n');
+    expect(await failure("quickstart.yaml", { mode: "check" })).toContain(
+      'agent.ts:1:8 train.agent_path: Could not resolve "./absent.ts"',
+    );
+    rmSync(at("quickstart/agent.ts"));
+    expect(await failure("quickstart.yaml", { mode: "check" })).toContain(
+      "recipes/quickstart/agent.ts train.agent_path: this file does not exist",
+    );
+    expect(existsSync(mark)).toBe(false);
+  });
+
+  test("all that is wrong comes in one error", async () => {
+    rmSync(at("quickstart/agent.ts"));
+    rmSync(at("quickstart/prompts.jsonl"));
+    rmSync(at("quickstart/heldout.jsonl"));
+    const lines = (await failure("quickstart.yaml", { mode: "check" })).split("\n").filter((line) => /^\S/.test(line));
+    expect(lines.map((line) => line.split(" ")[1])).toEqual([
+      "train.agent_path:",
+      "eval.dataset:",
+      "data.prompt_dataset:",
+    ]);
+  });
+
+  test("fewer rows than a batch are a warning", async () => {
+    const flags = { "data.max_samples": "5" };
+    const { problems } = await checkRecipe(at("quickstart.yaml"), { mode: "check", flags });
+    expect(problems.map(({ severity, message }) => [severity, message])).toContainEqual([
+      "warning",
+      "data.prompt_dataset has 5 rows, fewer than the 32 of rollout.batch_size",
+    ]);
+  });
+});
+
+test("case E2: without run.steps the data decides, a short last batch included", () => {
+  const { recipe } = loadRecipe(at("quickstart.yaml"), {
+    flags: { "data.epochs": "3", "train.updates_per_batch": "2" },
+  });
+  const free = { ...recipe, run: { ...recipe.run, steps: null } };
+  // 3 x 100 prompts in batches of 32: nine full ones and one of 12.
+  expect(arithmetic(free, "run", 100)).toMatchObject({ rows: 256, steps: 10, updates: 20 });
+  expect(arithmetic(free, "run", null).line).toContain("steps from data.epochs");
+});

@@ -1,0 +1,137 @@
+import { existsSync } from "node:fs";
+import { readDataset } from "../data/dataset.ts";
+import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
+import { Tokenizer } from "../data/tokenizer.ts";
+import { ExitCode, RunnerError, usageError } from "../errors.ts";
+import { checkAgentFile } from "./agent-file.ts";
+import { type Arithmetic, arithmetic } from "./arithmetic.ts";
+import { type Diagnostic, displayPath, fileStart, RecipeError } from "./diagnostic.ts";
+import { findExporter } from "./exporter.ts";
+import type { Verb } from "./guardrails/index.ts";
+import { type LoadedRecipe, loadRecipe } from "./load.ts";
+
+export interface CheckOptions {
+  flags?: Record<string, string>;
+  /** Defaults to what the recipe looks made for. */
+  verb?: Verb;
+  /** `check` accepts a model folder that another recipe will make; `launch` wants it there. */
+  mode: "check" | "launch";
+}
+
+export interface CheckedRecipe extends Omit<LoadedRecipe, "diagnostics"> {
+  verb: Verb;
+  /** Warnings and information: an error is thrown. */
+  problems: Diagnostic[];
+  arithmetic: Arithmetic;
+}
+
+/**
+ * Loads a recipe, asks the guardrails and reads every file that it names, before anything starts. Executes nothing of
+ * the workspace. Throws one `RecipeError` that lists everything wrong: with the recipe, or if that is right, with the files.
+ */
+export async function checkRecipe(path: string, { flags, verb: asked, mode }: CheckOptions): Promise<CheckedRecipe> {
+  const { recipe, provenance, diagnostics, verb } = loadRecipe(path, { flags, verb: asked });
+  const files = new FileChecks(path, { recipe, provenance, diagnostics }, verb, mode);
+  const numRows = await files.run();
+  const problems = [...diagnostics, ...files.problems];
+  if (problems.some(({ severity }) => severity === "error")) throw new RecipeError(problems);
+  return { recipe, provenance, verb, problems, arithmetic: arithmetic(recipe, verb, numRows) };
+}
+
+/** Each check is asked, whatever the others found. */
+class FileChecks {
+  readonly problems: Diagnostic[] = [];
+  private readonly path: string;
+  private readonly loaded: LoadedRecipe;
+  private readonly verb: Verb;
+  private readonly mode: CheckOptions["mode"];
+
+  constructor(path: string, loaded: LoadedRecipe, verb: Verb, mode: CheckOptions["mode"]) {
+    this.path = path;
+    this.loaded = loaded;
+    this.verb = verb;
+    this.mode = mode;
+  }
+
+  /** Number of training rows, null where they could not be read or the verb needs none. */
+  async run(): Promise<number | null> {
+    const { recipe } = this.loaded;
+    const { actor, ref, algo, train } = recipe;
+    await this.checkModel("actor.model_name_or_path", actor.model_name_or_path, actor.init === "weights", true);
+    if (this.verb === "run" && algo.kl.init_coef > 0 && ref.model_name_or_path !== null) {
+      await this.checkModel("ref.model_name_or_path", ref.model_name_or_path, true, false);
+    }
+    if (this.verb !== "sft")
+      await this.attempt("train.agent_path", () => checkAgentFile(displayPath(train.agent_path!)));
+    return this.checkData();
+  }
+
+  private async checkModel(key: string, folder: string, weights: boolean, withTokenizer: boolean): Promise<void> {
+    const exporter = existsSync(folder) ? undefined : findExporter(folder, this.path);
+    if (exporter !== undefined) {
+      const command = `molt-runner ${exporter.verb} ${displayPath(exporter.file)}`;
+      if (this.mode === "check") {
+        this.report("info", key, `${key} is not there yet: ${displayPath(exporter.file)} exports it (${command})`);
+      } else {
+        this.report("error", key, `${key} ${displayPath(folder)} is not there yet\n  fix: make it with: ${command}`);
+      }
+      return;
+    }
+    const model = await this.attempt(key, () =>
+      readModelFolder(displayPath(folder), { weights: weights ? "required" : "none" }),
+    );
+    if (model && withTokenizer) await this.attempt(key, () => this.checkTokenizer(model));
+  }
+
+  private async checkTokenizer({ path, decoder, eosTokenIds }: ModelFolder): Promise<void> {
+    const template = this.loaded.recipe.data.chat_template;
+    const chatTemplate = template === null ? null : displayPath(template);
+    const { vocabSize } = await Tokenizer.load(path, { chatTemplate, eosTokenIds });
+    if (vocabSize <= decoder.config.vocabSize) return;
+    throw usageError(
+      `the tokenizer has ${vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`,
+      {
+        position: { file: path },
+        fix: "take config.json and the tokenizer from the same model",
+      },
+    );
+  }
+
+  private async checkData(): Promise<number | null> {
+    const { data, eval: evaluation, rollout } = this.loaded.recipe;
+    const columns = { inputKey: data.input_key, labelKey: data.label_key };
+    if (this.verb !== "sft" && evaluation.dataset !== null) {
+      const options = { ...columns, optionNames: { path: "eval.dataset" } };
+      await this.attempt("eval.dataset", () => readDataset(displayPath(evaluation.dataset!), options));
+    }
+    if (this.verb === "eval") return null;
+    const outputKey = this.verb === "sft" ? data.output_key : null;
+    const options = { ...columns, outputKey, maxSamples: data.max_samples };
+    const dataset = await this.attempt("data.prompt_dataset", () =>
+      readDataset(displayPath(data.prompt_dataset!), options),
+    );
+    if (!dataset) return null;
+    const numRows = dataset.rows.length;
+    if (this.verb === "run" && numRows < rollout.batch_size) {
+      const message = `data.prompt_dataset has ${numRows} rows, fewer than the ${rollout.batch_size} of rollout.batch_size`;
+      this.report("warning", "data.prompt_dataset", message);
+    }
+    return numRows;
+  }
+
+  /** What a check that fails says becomes a problem at the key that led there; anything but a bad file is a bug. */
+  private async attempt<T>(key: string, check: () => T | Promise<T>): Promise<T | undefined> {
+    try {
+      return await check();
+    } catch (error) {
+      if (!(error instanceof RunnerError) || error.exitCode !== ExitCode.usage) throw error;
+      this.report("error", key, `${error.message}${error.fix ? `\n  fix: ${error.fix}` : ""}`, error.position);
+      return undefined;
+    }
+  }
+
+  private report(severity: Diagnostic["severity"], key: string, message: string, where?: Diagnostic["where"]): void {
+    const place = this.loaded.provenance.get(key)?.place ?? { file: this.path, range: fileStart };
+    this.problems.push({ severity, code: "file", message, ...place, where });
+  }
+}

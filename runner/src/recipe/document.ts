@@ -1,0 +1,142 @@
+import { isAlias, isMap, isScalar, LineCounter, type Node, type Pair, parseDocument, type YAMLError } from "yaml";
+import { messageOf } from "../errors.ts";
+import { type Diagnostic, fileStart, type Position, type Range } from "./diagnostic.ts";
+import { recipeKeys, recipeSections } from "./schema.ts";
+import { splitKey, suggestKey } from "./suggest.ts";
+
+/** A key's value as the file has it. */
+export interface Entry {
+  value: unknown;
+  keyRange: Range;
+  valueRange: Range;
+}
+
+export interface RecipeDocument {
+  /** By dotted key; `extends` is among them. */
+  entries: Map<string, Entry>;
+  /** Key ranges of the sections that the file opens, by dotted name. */
+  sections: Map<string, Range>;
+  diagnostics: Diagnostic[];
+}
+
+/** Reads the tree of a recipe: which known keys it sets, and where; values are not looked at. */
+export function readDocument(text: string, file: string): RecipeDocument {
+  return new DocumentReader(text, file).read();
+}
+
+class DocumentReader {
+  private readonly file: string;
+  private readonly lines = new LineCounter();
+  private readonly document;
+  private readonly result: RecipeDocument = { entries: new Map(), sections: new Map(), diagnostics: [] };
+
+  constructor(text: string, file: string) {
+    this.file = file;
+    this.document = parseDocument(text, { lineCounter: this.lines, prettyErrors: false, uniqueKeys: false });
+  }
+
+  read(): RecipeDocument {
+    const errors = [...this.document.errors, ...this.document.warnings];
+    // What hangs on a broken line is guesswork: syntax comes first.
+    if (errors.length > 0) this.reportSyntax(errors);
+    else this.readMap("", this.document.contents);
+    return this.result;
+  }
+
+  private reportSyntax(errors: YAMLError[]): void {
+    const seen = new Set<number>();
+    for (const { code, message, pos } of errors) {
+      const range = this.range(pos[0], pos[1]);
+      // One mistake often makes the parser stumble several times on a line.
+      if (seen.has(range.start.line)) continue;
+      seen.add(range.start.line);
+      this.report("syntax", code === "TAB_AS_INDENT" ? "YAML is indented with spaces, not tabs" : message, range);
+    }
+  }
+
+  private readMap(section: string, node: Node | null): void {
+    const map = isAlias(node) ? node.resolve(this.document) : node;
+    if (map === null || (isScalar(map) && map.value === null)) return;
+    if (!isMap(map)) {
+      const what = section
+        ? `'${section}' is a section: its keys go below it, indented`
+        : "a recipe is a map of sections";
+      this.report(section ? "not-a-section" : "syntax", what, this.rangeOf(node) ?? fileStart);
+      return;
+    }
+    const seen = new Set<string>();
+    for (const pair of map.items as Pair<Node, Node | null>[]) {
+      const name = isScalar(pair.key) ? String(pair.key.value) : String(pair.key);
+      const keyRange = this.rangeOf(pair.key) ?? fileStart;
+      if (seen.has(name)) this.report("duplicate-key", `duplicate key '${name}': it is already set above`, keyRange);
+      else this.readPair(section, name, pair, keyRange);
+      seen.add(name);
+    }
+  }
+
+  private readPair(section: string, name: string, pair: Pair<Node, Node | null>, keyRange: Range): void {
+    const key = section ? `${section}.${name}` : name;
+    if (name.includes(".")) {
+      this.reportUnknown(section, name, keyRange);
+    } else if (recipeSections.has(key)) {
+      this.result.sections.set(key, keyRange);
+      this.readMap(key, pair.value);
+    } else if (recipeKeys.has(key) || key === "extends") {
+      this.readValue(key, pair.value, keyRange);
+    } else {
+      this.reportUnknown(section, name, keyRange);
+    }
+  }
+
+  private readValue(key: string, node: Node | null, keyRange: Range): void {
+    const valueRange = this.rangeOf(node) ?? keyRange;
+    try {
+      const value = node === null ? null : node.toJS(this.document);
+      this.result.entries.set(key, { value, keyRange, valueRange });
+    } catch (error) {
+      // An alias without its anchor, or too many of them.
+      this.report("wrong-value", messageOf(error), valueRange);
+    }
+  }
+
+  private reportUnknown(section: string, name: string, range: Range): void {
+    const what = `unknown key '${name}'${section ? ` in '${section}'` : ""}`;
+    const known = [...recipeSections.keys(), ...recipeKeys.keys()];
+    const meant = suggestKey(section, name, section ? known : ["extends", ...known]);
+    if (name.includes(".") && (recipeKeys.has(name) || recipeSections.has(name))) {
+      this.report("unknown-key", `${what}: did you mean ${nested(name)}?`, range);
+    } else if (meant === undefined) {
+      const here = known.map(splitKey).filter(({ parent }) => parent === section);
+      this.report("unknown-key", `${what}: the keys here are ${here.map(({ leaf }) => leaf).join(", ")}`, range);
+    } else if (splitKey(meant).parent === section) {
+      const { leaf } = splitKey(meant);
+      const fix = { title: `Change to '${leaf}'`, range, newText: leaf };
+      this.report("unknown-key", `${what}: did you mean '${leaf}'?`, range, fix);
+    } else {
+      this.report("unknown-key", `${what}: did you mean '${meant}'?`, range);
+    }
+  }
+
+  private report(code: Diagnostic["code"], message: string, range: Range, fix?: Diagnostic["fix"]): void {
+    this.result.diagnostics.push({ severity: "error", code, message, file: this.file, range, fix });
+  }
+
+  private rangeOf(node: Node | null | undefined): Range | undefined {
+    return node?.range ? this.range(node.range[0], node.range[1]) : undefined;
+  }
+
+  private range(start: number, end: number): Range {
+    return { start: this.position(start), end: this.position(end) };
+  }
+
+  private position(offset: number): Position {
+    const { line, col } = this.lines.linePos(offset);
+    return { line: line - 1, character: col - 1 };
+  }
+}
+
+/** `a.b` as YAML writes it: `a: { b: … }`. */
+function nested(key: string): string {
+  const names = key.split(".");
+  return `${names.join(": { ")}: …${" }".repeat(names.length - 1)}`;
+}

@@ -1,0 +1,100 @@
+import { z } from "zod";
+import { actor } from "./schema/actor.ts";
+import { algo } from "./schema/algo.ts";
+import { ckpt } from "./schema/ckpt.ts";
+import { data } from "./schema/data.ts";
+import { describeType } from "./schema/describe.ts";
+import { engine } from "./schema/engine.ts";
+import { evaluation } from "./schema/eval.ts";
+import type { KeyMeta } from "./schema/key.ts";
+import { ref } from "./schema/ref.ts";
+import { reward } from "./schema/reward.ts";
+import { rollout } from "./schema/rollout.ts";
+import { run } from "./schema/run.ts";
+import { train } from "./schema/train.ts";
+
+export const recipeSchema = z.strictObject({
+  run,
+  actor,
+  ref,
+  data,
+  rollout,
+  train,
+  algo,
+  reward,
+  engine,
+  eval: evaluation,
+  ckpt,
+});
+
+/** A recipe with every value decided. Paths are absolute. */
+export type Recipe = z.output<typeof recipeSchema>;
+
+/** One key of a recipe, `actor.adam.lr`, as validation, flags, hovers and documentation need it. */
+export interface RecipeKey extends KeyMeta {
+  /** Dotted; also the flag, after `--`. */
+  key: string;
+  /** What a value must be, in words: "a number above 0". */
+  type: string;
+  /** Undefined where the value is required or derived. */
+  default: unknown;
+  required: boolean;
+  nullable: boolean;
+  /** Values of an enumeration, and true and false. */
+  values: string[];
+  /** Checks one value that was given. */
+  schema: z.ZodType;
+}
+
+export interface RecipeSection {
+  key: string;
+  description: string;
+}
+
+/** Every key in the schema's order. */
+export const recipeKeys = new Map<string, RecipeKey>();
+/** Every section by dotted name, nested ones too. */
+export const recipeSections = new Map<string, RecipeSection>();
+
+function register(parent: string, shape: z.ZodRawShape): void {
+  for (const [name, node] of Object.entries(shape) as [string, z.ZodType][]) {
+    const key = parent ? `${parent}.${name}` : name;
+    if (node instanceof z.ZodObject) {
+      recipeSections.set(key, { key, description: String(node.meta()?.description) });
+      register(key, node.shape);
+    } else {
+      recipeKeys.set(key, describeKey(key, node));
+    }
+  }
+}
+
+function describeKey(key: string, node: z.ZodType): RecipeKey {
+  const meta = node.meta() as unknown as KeyMeta;
+  const schema = node instanceof z.ZodDefault ? (node.unwrap() as z.ZodType) : node;
+  const value: unknown = node instanceof z.ZodDefault ? node.def.defaultValue : undefined;
+  return {
+    ...meta,
+    key,
+    ...describeType(schema, meta),
+    default: value,
+    required: value === undefined && meta.derived === undefined,
+    nullable: schema.safeParse(null).success,
+    schema,
+  };
+}
+
+register("", recipeSchema.shape);
+
+/** The sections at the top of a recipe. */
+export const sectionNames: ReadonlySet<string> = new Set(Object.keys(recipeSchema.shape));
+
+/** JSON Schema of a recipe file. Nothing is required in it, since a parent recipe or a flag may give any key. */
+export function recipeJsonSchema(): Record<string, unknown> {
+  const parent = z.string().min(1).optional().meta({ description: "Recipe whose values this one starts from." });
+  return z.toJSONSchema(z.strictObject({ extends: parent, ...recipeSchema.shape }), {
+    io: "input",
+    override: ({ jsonSchema }) => {
+      delete jsonSchema.required;
+    },
+  });
+}

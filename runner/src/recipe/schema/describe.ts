@@ -1,0 +1,51 @@
+import { z } from "zod";
+import type { KeyMeta } from "./key.ts";
+
+interface JsonType {
+  type?: string;
+  enum?: string[];
+  const?: unknown;
+  anyOf?: JsonType[];
+  prefixItems?: JsonType[];
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
+  pattern?: string;
+}
+
+/** What a value must be, in words, and the values to choose from where they can be counted. */
+export function describeType(schema: z.ZodType, meta: KeyMeta): { type: string; values: string[] } {
+  const json = z.toJSONSchema(schema, { io: "input" }) as JsonType;
+  return { type: inWords(json, meta.path !== undefined), values: choices(json) };
+}
+
+function inWords(json: JsonType, isPath: boolean): string {
+  if (json.anyOf) return json.anyOf.map((option) => inWords(option, isPath)).join(" or ");
+  if (json.const !== undefined) return String(json.const);
+  if (json.enum) return json.enum.length === 1 ? json.enum[0]! : `one of ${json.enum.join(", ")}`;
+  if (json.prefixItems)
+    return `a list of ${json.prefixItems.length}: ${json.prefixItems.map((item) => inWords(item, isPath)).join(", ")}`;
+  if (json.type === "boolean") return "true or false";
+  if (json.type === "null") return "null";
+  if (json.type === "string") return isPath ? "a path" : `text${json.pattern ? ` matching ${json.pattern}` : ""}`;
+  return `${json.type === "integer" ? "an integer" : "a number"}${bounds(json)}`;
+}
+
+function bounds({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }: JsonType): string {
+  const low = minimum === undefined || minimum === Number.MIN_SAFE_INTEGER ? undefined : minimum;
+  const high = maximum === undefined || maximum === Number.MAX_SAFE_INTEGER ? undefined : maximum;
+  const parts = [
+    exclusiveMinimum === undefined ? undefined : `above ${exclusiveMinimum}`,
+    low === undefined ? undefined : `of at least ${low}`,
+    exclusiveMaximum === undefined ? undefined : `below ${exclusiveMaximum}`,
+    high === undefined ? undefined : `of at most ${high}`,
+  ].filter((part) => part !== undefined);
+  return parts.length > 0 ? ` ${parts.join(" and ")}` : "";
+}
+
+function choices(json: JsonType): string[] {
+  if (json.anyOf) return json.anyOf.flatMap(choices);
+  if (json.type === "boolean") return ["true", "false"];
+  return json.type === "null" ? ["null"] : (json.enum ?? []);
+}

@@ -1,0 +1,22 @@
+import { z } from "zod";
+import { key, path, positiveInteger, section } from "./key.ts";
+
+export const evaluation = section("Evaluation on held-out rows.", {
+  dataset: key(path.nullable(), null, {
+    description: "JSONL or JSON file of the held-out rows; null evaluates nothing.",
+    path: "recipe",
+  }),
+  steps: key(z.union([z.literal(-1), positiveInteger]), -1, {
+    description: "Train steps between evaluations; -1 evaluates only before and after.",
+    unit: "steps",
+  }),
+  temperature: key(z.number().min(0), 0, { description: "Temperature of the evaluation; 0 is greedy." }),
+  top_p: key(z.number().gt(0).max(1), 1, { description: "Nucleus sampling of the evaluation." }),
+  n_samples_per_prompt: key(positiveInteger, 1, { description: "Rollouts of each held-out row." }),
+  sampled: key(z.boolean(), true, { description: "Also evaluates at rollout.temperature." }),
+  max_new_tokens: key(positiveInteger.nullable(), null, {
+    description: "Longest reply of one turn; null takes rollout.max_new_tokens.",
+    unit: "tokens",
+  }),
+  at_start: key(z.boolean(), true, { description: "Evaluates before the first train step." }),
+});

@@ -1,0 +1,61 @@
+import { isAbsolute, resolve } from "node:path";
+import { inspect } from "node:util";
+import { parse } from "yaml";
+import type { RecipeKey } from "./schema.ts";
+import { nearest } from "./suggest.ts";
+
+export type Environment = Record<string, string | undefined>;
+
+/** A value that fits its key, or why not and what it was probably meant to be. */
+export type Checked = { value: unknown } | { problem: string; meant?: string };
+
+export function checkValue({ key, type, schema, values }: RecipeKey, value: unknown): Checked {
+  const parsed = schema.safeParse(value);
+  if (parsed.success) return { value: parsed.data };
+  const meant = typeof value === "string" ? nearest(value, values) : undefined;
+  const suggestion = meant === undefined ? "" : `: did you mean '${meant}'?`;
+  return { problem: `${key} must be ${type}, not ${show(value)}${suggestion}`, meant };
+}
+
+/** Text from a flag or the environment becomes what the same text would be in YAML; lists may go without brackets. */
+export function parseText({ schema, default: example }: RecipeKey, text: string): unknown {
+  if (Array.isArray(example) && !text.trim().startsWith("[")) return text.split(",").map(parseScalar);
+  const value = parseScalar(text);
+  return schema.safeParse(value).success ? value : schema.safeParse(text).success ? text : value;
+}
+
+function parseScalar(text: string): unknown {
+  try {
+    return parse(text.trim());
+  } catch {
+    return text;
+  }
+}
+
+const reference = /\$\{env:([^}]*)\}/g;
+
+export function hasReference(value: unknown): value is string {
+  return typeof value === "string" && value.search(reference) >= 0;
+}
+
+/** Fills in `${env:NAME}`; the names that are not set come back in `missing`. */
+export function expand(text: string, environment: Environment): { text: string; missing: string[] } {
+  const missing: string[] = [];
+  const expanded = text.replace(reference, (_, name: string) => {
+    const value = environment[name];
+    if (value === undefined) missing.push(name);
+    return value ?? "";
+  });
+  return { text: expanded, missing };
+}
+
+/** A path as the resolved recipe keeps it: absolute. `written` keeps its references to the environment. */
+export function absolutePath(folder: string, expanded: string, written: string): { value: string; written: string } {
+  const alone = isAbsolute(expanded) && !isAbsolute(written);
+  return { value: resolve(folder, expanded), written: alone ? written : resolve(folder, written) };
+}
+
+function show(value: unknown): string {
+  const text = typeof value === "string" ? `'${value}'` : inspect(value, { breakLength: Number.POSITIVE_INFINITY });
+  return text.length > 60 ? `${text.slice(0, 57)}…` : text;
+}

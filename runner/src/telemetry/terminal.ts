@@ -1,0 +1,145 @@
+import cliProgress from "cli-progress";
+import pc from "picocolors";
+import { sparkline } from "./curve.ts";
+import type { TimedEvent } from "./events.ts";
+import type { RunSummary } from "./summary.ts";
+
+/** Shows events as they come: a bar where there is a terminal, plain lines elsewhere, the events themselves with `--json`. */
+export class TerminalReporter {
+  private readonly json: boolean;
+  private readonly bar: cliProgress.SingleBar | null;
+  private total = 0;
+  private barShown = false;
+  private lastLineAt = 0;
+  private note = "";
+  private readonly rewards: number[] = [];
+
+  constructor({ json }: { json: boolean }) {
+    this.json = json;
+    const format = `${pc.green("{bar}")} step {value}/{total}  {note}`;
+    this.bar =
+      !json && process.stderr.isTTY
+        ? new cliProgress.SingleBar(
+            { format, hideCursor: true, stream: process.stderr },
+            cliProgress.Presets.shades_grey,
+          )
+        : null;
+  }
+
+  show(event: TimedEvent): void {
+    if (this.json) {
+      process.stdout.write(`${JSON.stringify(event)}\n`);
+      return;
+    }
+    switch (event.type) {
+      case "started":
+        this.total = event.totalSteps ?? 0;
+        this.line(`run ${event.runId}`);
+        break;
+      case "resumed":
+        this.total = event.totalSteps ?? 0;
+        this.line(`resuming at ${event.fromStep} of ${event.totalSteps ?? "?"}`);
+        break;
+      case "arithmetic":
+        this.line(event.line);
+        break;
+      case "phase":
+        if (event.state === "end")
+          this.line(`${event.name}: ${(event.seconds ?? 0).toFixed(1)} s${suffix(event.detail)}`);
+        break;
+      case "step":
+        this.step(event.step, event.metrics);
+        break;
+      case "step_skipped":
+        this.line(pc.yellow(`step ${event.step} changed nothing (${event.reason}): ${event.detail}`));
+        break;
+      case "eval":
+        this.line(evalLine(event.step, event.metrics));
+        break;
+      case "warning":
+        this.line(pc.yellow(`warning: ${event.message}`));
+        break;
+      case "ended":
+        this.stopBar();
+        break;
+      default:
+    }
+  }
+
+  /** The last lines of a run. */
+  finish(summary: RunSummary, directory: string, next: string[]): void {
+    this.stopBar();
+    if (this.json) {
+      process.stdout.write(`${JSON.stringify({ type: "summary", directory, ...summary })}\n`);
+      return;
+    }
+    const { before, after } = summary.eval;
+    const out = [""];
+    if (before && after)
+      out.push(`held-out accuracy ${pc.bold(`${percent(before.accuracy)} → ${percent(after.accuracy)}`)}`);
+    const { rewards } = this;
+    if (rewards.length > 1) out.push(`reward ${sparkline(rewards)}  ${fixed(rewards[0])} → ${fixed(rewards.at(-1))}`);
+    out.push(`${summary.state}: ${summary.steps} steps in ${summary.seconds.toFixed(0)} s, run directory ${directory}`);
+    if (next.length > 0) out.push("try next:", ...next.map((command) => `  ${command}`));
+    process.stdout.write(`${out.join("\n")}\n`);
+  }
+
+  private step(step: number, metrics: Record<string, number>): void {
+    this.note = stepNote(metrics);
+    if (metrics.reward !== undefined) this.rewards.push(metrics.reward);
+    if (this.bar) {
+      if (!this.barShown) this.bar.start(Math.max(this.total, step), step, { note: this.note });
+      this.barShown = true;
+      this.bar.update(step, { note: this.note });
+      return;
+    }
+    // Without a terminal: the first step, the last, and one line every five seconds.
+    const now = Date.now();
+    if (step !== 1 && step !== this.total && now - this.lastLineAt < 5000) return;
+    this.lastLineAt = now;
+    this.line(`step ${step}/${this.total || "?"}  ${this.note}`);
+  }
+
+  private line(text: string): void {
+    if (this.barShown) {
+      process.stderr.write("\r\x1b[K");
+      process.stdout.write(`${text}\n`);
+      this.bar?.render();
+    } else process.stdout.write(`${text}\n`);
+  }
+
+  private stopBar(): void {
+    if (this.barShown) this.bar?.stop();
+    this.barShown = false;
+  }
+}
+
+function stepNote(metrics: Record<string, number>): string {
+  const parts = [
+    ["reward", metrics.reward],
+    ["loss", metrics.loss],
+    ["entropy", metrics.entropy],
+    ["gap", metrics.logprob_gap_mean],
+    ["staleness", metrics.staleness_mean],
+  ] as const;
+  const shown = parts.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${fixed(value)}`);
+  return shown.join("  ");
+}
+
+function evalLine(step: number, metrics: Record<string, number>): string {
+  const sampled = metrics.sampled === undefined ? "" : `, sampled ${percent(metrics.sampled)}`;
+  return `eval at step ${step}: held-out accuracy ${percent(metrics.accuracy ?? Number.NaN)}${sampled}`;
+}
+
+function suffix(detail: string | undefined): string {
+  return detail ? ` (${detail})` : "";
+}
+
+function percent(share: number): string {
+  return `${(share * 100).toFixed(1)}%`;
+}
+
+function fixed(value: number | undefined): string {
+  if (value === undefined) return "-";
+  return Math.abs(value) < 0.001 && value !== 0 ? value.toExponential(1) : value.toFixed(3);
+}

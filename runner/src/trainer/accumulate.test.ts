@@ -1,0 +1,129 @@
+import fc from "fast-check";
+import { Model, setThreads } from "molt-native";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { accumulate, type UpdateMetrics } from "./accumulate.ts";
+import { fixture, fixtureRows, sftLoss, tinyModel } from "./fixtures/tiny.ts";
+import { packRows, type StoredRow, unpackRows } from "./packing.ts";
+
+let policy: Model;
+let ref: Model;
+let refLogprobs: Float32Array[];
+const names = Object.keys(fixture.gradients);
+
+beforeAll(async () => {
+  await setThreads(1);
+  policy = await load("policy");
+  ref = await load("ref");
+  const rows = fixtureRows();
+  const { packed } = packRows(rows);
+  const { logp } = await ref.forward(packed, false);
+  refLogprobs = unpackRows(rows, packed.cu, await logp.data());
+});
+afterAll(() => {
+  policy.dispose();
+  ref.dispose();
+});
+
+async function load(name: "policy" | "ref"): Promise<Model> {
+  const { config, units, weights } = tinyModel(name);
+  const model = await Model.create({ config, units, group: null, trainable: name === "policy" });
+  await model.load(weights!);
+  return model;
+}
+
+function scoredRows(filler?: number): StoredRow[] {
+  return fixtureRows(filler).map((row, index) => ({ ...row, ref: refLogprobs[index] }));
+}
+
+/** Gradients of all parameters after these microbatches, and their metrics. */
+async function run(microbatches: StoredRow[][], spec = fixture.spec) {
+  await policy.zeroGradients();
+  const metrics: UpdateMetrics = { sums: {}, maxima: {} };
+  for (const rows of microbatches) await accumulate(policy, rows, spec, fixture.numTokens, metrics);
+  const gradients: Record<string, Float32Array> = {};
+  for (const name of names) gradients[name] = await policy.readGradient(name);
+  return { ...metrics, gradients, norm: await policy.gradientNorm() };
+}
+
+function expectGradients(actual: Record<string, Float32Array>, expected: Record<string, ArrayLike<number>>): void {
+  for (const name of names) {
+    const scale = Math.max(...Array.from(expected[name]!, Math.abs));
+    const gaps = Array.from(expected[name]!, (value, index) => Math.abs(actual[name]![index]! - value));
+    expect(Math.max(...gaps), name).toBeLessThanOrEqual(2e-5 * scale);
+  }
+}
+
+const chunks = <T>(items: T[], size: number) =>
+  Array.from({ length: Math.ceil(items.length / size) }, (_, index) => items.slice(index * size, (index + 1) * size));
+
+test("loss, metrics and every gradient agree with PyTorch float64", async () => {
+  const { sums, gradients, norm } = await run([scoredRows()]);
+  for (const [name, expected] of Object.entries(fixture.sums)) {
+    expect(Math.abs(sums[name]! - expected), name).toBeLessThanOrEqual(2e-5 * Math.max(1, Math.abs(expected)));
+  }
+  expect(Math.abs(norm / fixture.gradientNorm - 1)).toBeLessThanOrEqual(1e-5);
+  expectGradients(gradients, fixture.gradients);
+});
+
+describe("case C4, invariant 3", () => {
+  test.each([1, 2, 4, 8])(
+    "microbatches of %i rows, in any order, give one gradient and one set of metrics",
+    async (size) => {
+      const keys = fc.array(fc.nat(), { minLength: 8, maxLength: 8 });
+      const property = fc.asyncProperty(keys, async (order) => {
+        const rows = scoredRows();
+        rows.sort((a, b) => order[Number(a.id.slice(4))]! - order[Number(b.id.slice(4))]!);
+        const { gradients, sums } = await run(chunks(rows, size));
+        expectGradients(gradients, fixture.gradients);
+        for (const [name, expected] of Object.entries(fixture.sums)) expect(sums[name]).toBeCloseTo(expected, 3);
+      });
+      await fc.assert(property, { numRuns: 6 });
+    },
+  );
+
+  test("a dummy microbatch adds nothing", async () => {
+    const whole = await run([scoredRows()]);
+    const withDummies = await run([[], scoredRows(), []]);
+    expect(withDummies).toEqual(whole);
+  });
+});
+
+test.each([1e6, Number.NaN, Number.NEGATIVE_INFINITY])(
+  "case C5, invariant 4: %s in every masked slot of every array changes no bit",
+  async (poison) => {
+    const clean = await run(chunks(scoredRows(0), 3));
+    expect(await run(chunks(scoredRows(poison), 3))).toEqual(clean);
+  },
+);
+
+test("case B6: rows packed together do not see each other", async () => {
+  const rows = fixtureRows();
+  const alone = await Promise.all(rows.map((row) => logprobs([row])));
+  const changed = fixtureRows();
+  changed[3]!.tokens[0] = (changed[3]!.tokens[0]! + 1) % 13;
+  const [together, moved] = [await logprobs(rows), await logprobs(changed)];
+  rows.forEach((_, index) => {
+    together[index]!.forEach((value, t) => {
+      expect(value).toBeCloseTo(alone[index]![0]![t]!, 5);
+    });
+    if (index !== 3) expect(moved[index]).toEqual(together[index]);
+  });
+  expect(moved[3]).not.toEqual(together[3]);
+});
+
+async function logprobs(rows: StoredRow[]): Promise<Float32Array[]> {
+  const { packed } = packRows(rows);
+  const { logp } = await policy.forward(packed, false);
+  return unpackRows(rows, packed.cu, await logp.data());
+}
+
+test("sft: the mean cross entropy of the trained tokens, whatever their behaviour log-probabilities", async () => {
+  const rows = fixtureRows().map(({ old: _, advantages: __, ...row }) => ({
+    ...row,
+    logprobs: row.logprobs.fill(Number.NaN),
+  }));
+  const expected = -(await logprobs(rows)).flatMap((values) => [...values]).reduce((sum, value) => sum + value, 0);
+  const { sums, gradients } = await run([rows], sftLoss);
+  expect(sums.policy_loss).toBeCloseTo(expected, 3);
+  expect(names.every((name) => gradients[name]!.every(Number.isFinite))).toBe(true);
+});

@@ -1,0 +1,161 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { balance } from "./balance.ts";
+import { packRows, packToBudget, type StoredRow, trainedTokens, unpackRows } from "./packing.ts";
+import { learningRate, type ScheduleSpec } from "./schedule.ts";
+import { planUpdate } from "./update.ts";
+import { cutUpdates } from "./updates.ts";
+
+const sizes = fc.array(fc.integer({ min: 1, max: 50 }), { maxLength: 60 });
+const rowOf = (length: number, index: number): StoredRow => ({
+  id: `r${index}`,
+  tokens: Int32Array.from({ length }, (_, t) => 100 * index + t),
+  mask: Uint8Array.from({ length }, (_, t) => (t > 1 && t % 2 === 0 ? 1 : (t * 7) % 6 === 1 ? 4 : 0)),
+  logprobs: Float32Array.from({ length }, (_, t) => -t),
+  temperatures: new Float32Array(length).fill(0.5),
+});
+const sorted = (items: readonly StoredRow[]) => items.map((row) => row.id).sort();
+
+describe("packing", () => {
+  test("every row lands once, no microbatch is over the budget, and no two would fit together", () => {
+    fc.assert(
+      fc.property(sizes, fc.integer({ min: 50, max: 200 }), (lengths, budget) => {
+        const rows = lengths.map(rowOf);
+        const packed = packToBudget(rows, budget);
+        expect(sorted(packed.flat())).toEqual(sorted(rows));
+        const totals = packed.map((bin) => bin.reduce((sum, row) => sum + row.tokens.length, 0)).sort((a, b) => a - b);
+        expect(Math.max(0, ...totals)).toBeLessThanOrEqual(budget);
+        if (totals.length > 1) expect(totals[0]! + totals[1]!).toBeGreaterThan(budget);
+      }),
+    );
+  });
+
+  test("a row over the cap is an error with its id and both numbers", () => {
+    expect(() => packToBudget([rowOf(5, 0), rowOf(40, 1)], 39)).toThrow(
+      "row r1 has 40 tokens, train.max_tokens_per_device is 39",
+    );
+  });
+
+  test("targets are the next token where it is trained, shifted within the row", () => {
+    const row = (tokens: number[], mask: number[], temperature: number): StoredRow => ({
+      id: String(tokens),
+      tokens: Int32Array.from(tokens),
+      mask: Uint8Array.from(mask),
+      logprobs: Float32Array.from(tokens, (id) => -id),
+      temperatures: new Float32Array(tokens.length).fill(temperature),
+      advantages: Float32Array.from(tokens, (id) => id / 2),
+    });
+    // Mask 1 on a row's first token has nothing that predicts it; masks 2 to 5 are not trained.
+    const batch = packRows([row([5, 6, 7, 8], [1, 0, 1, 1], 0.5), row([9, 10, 11], [0, 1, 3], 1.5)]);
+    expect(batch.packed).toEqual({
+      tokens: Int32Array.of(5, 6, 7, 8, 9, 10, 11),
+      cu: Int32Array.of(0, 4, 7),
+      targets: Int32Array.of(-1, 7, 8, -1, 10, -1, -1),
+      temperatures: Float32Array.of(1, 0.5, 0.5, 1, 1.5, 1, 1),
+    });
+    expect(batch.trained).toEqual(Uint8Array.of(0, 1, 1, 0, 1, 0, 0));
+    expect(batch.behaviour).toEqual(Float32Array.of(0, -7, -8, 0, -10, 0, 0));
+    expect(batch.advantages).toEqual(Float32Array.of(0, 3.5, 4, 0, 5, 0, 0));
+    expect([batch.old, batch.ref]).toEqual([null, null]);
+  });
+
+  test("unpacking undoes the shift; case C5: masked slots come out as 0 whatever they held", () => {
+    fc.assert(
+      fc.property(sizes, fc.constantFrom(1e6, Number.NaN), (lengths, poison) => {
+        const rows = lengths.map((length, index) => {
+          const row = rowOf(length, index);
+          row.mask.forEach((mask, t) => {
+            if (mask !== 1) row.logprobs[t] = poison;
+          });
+          return row;
+        });
+        const { packed, behaviour, trained } = packRows(rows);
+        expect(trained.reduce((sum, value) => sum + value, 0)).toBe(
+          rows.reduce((sum, row) => sum + trainedTokens(row.mask), 0),
+        );
+        unpackRows(rows, packed.cu, behaviour).forEach((values, index) => {
+          const { mask } = rows[index]!;
+          expect(values).toEqual(Float32Array.from(mask, (value, t) => (value === 1 ? -t : 0)));
+        });
+      }),
+    );
+  });
+});
+
+describe("balance", () => {
+  test("every item lands once; bins differ by one item's cost at most", () => {
+    fc.assert(
+      fc.property(sizes, fc.integer({ min: 1, max: 5 }), (costs, bins) => {
+        const result = balance(costs, bins, (cost) => cost);
+        expect(result.flat().sort()).toEqual([...costs].sort());
+        const totals = result.map((bin) => bin.reduce((sum, cost) => sum + cost, 0));
+        expect(Math.max(...totals) - Math.min(...totals)).toBeLessThanOrEqual(Math.max(0, ...costs));
+      }),
+    );
+  });
+
+  test("ranks get equal numbers of microbatches, each row once", () => {
+    fc.assert(
+      fc.property(sizes, fc.integer({ min: 1, max: 4 }), (lengths, ranks) => {
+        const rows = lengths.map(rowOf);
+        const plan = planUpdate(rows, ranks, 60);
+        expect(plan.microbatches.length).toBe(ranks);
+        expect(new Set(plan.microbatches.map((list) => list.length)).size).toBe(1);
+        expect(sorted(plan.microbatches.flat(2) as StoredRow[])).toEqual(sorted(rows));
+        expect(plan.numTokens).toBe(rows.reduce((sum, row) => sum + trainedTokens(row.mask), 0));
+      }),
+    );
+  });
+});
+
+test("updates: nothing is lost, rollouts stay whole, tokens are even to one rollout", () => {
+  fc.assert(
+    fc.property(fc.array(fc.nat({ max: 30 }), { maxLength: 40 }), fc.integer({ min: 1, max: 6 }), (tokens, count) => {
+      const rollouts = tokens.map((value, id) => ({ id, tokens: value }));
+      const updates = cutUpdates(rollouts, count);
+      const trainable = rollouts.filter((rollout) => rollout.tokens > 0);
+      expect(updates.flat().sort((a, b) => a.id - b.id)).toEqual(trainable);
+      expect(updates.length).toBe(Math.min(count, trainable.length));
+      const totals = updates.map((update) => update.reduce((sum, rollout) => sum + rollout.tokens, 0));
+      if (totals.length > 0) {
+        expect(Math.max(...totals) - Math.min(...totals)).toBeLessThanOrEqual(Math.max(...tokens));
+      }
+    }),
+  );
+});
+
+describe("schedule", () => {
+  const spec: ScheduleSpec = {
+    learningRate: 0.01,
+    scheduler: "constant",
+    warmupRatio: 0.3,
+    minLrRatio: 0.1,
+    totalUpdates: 10,
+  };
+  const curve = (scheduler: ScheduleSpec["scheduler"], updates: number[]) =>
+    updates.map((done) => learningRate({ ...spec, scheduler }, done));
+
+  // By hand: warm-up is 3 of 10; then 7 updates from 1 to 0.1 of the rate.
+  test("warm-up rises to the rate, whatever follows", () => {
+    for (const scheduler of ["constant", "linear", "cosine"] as const) {
+      expect(curve(scheduler, [0, 1, 2, 3])).toEqual([0.01 / 3, 0.02 / 3, 0.01, 0.01]);
+    }
+  });
+
+  test("constant, linear and cosine", () => {
+    expect(curve("constant", [4, 9, 99])).toEqual([0.01, 0.01, 0.01]);
+    const expected = {
+      linear: [0.01 * (1 - (0.9 * 1) / 7), 0.01 * (1 - (0.9 * 6) / 7), 0.001, 0.001],
+      cosine: [0.00955435990556, 0.00144564009444, 0.001, 0.001],
+    };
+    for (const scheduler of ["linear", "cosine"] as const) {
+      curve(scheduler, [4, 9, 10, 99]).forEach((rate, index) => {
+        expect(rate).toBeCloseTo(expected[scheduler][index]!, 12);
+      });
+    }
+  });
+
+  test("without warm-up the first update has the whole rate", () => {
+    expect(learningRate({ ...spec, warmupRatio: 0 }, 0)).toBe(0.01);
+  });
+});

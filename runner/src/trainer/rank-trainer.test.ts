@@ -1,0 +1,159 @@
+import { mkdtempSync, readFileSync, rmSync, truncateSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { readSafetensorsHeader } from "../data/safetensors.ts";
+import { fixture, fixtureRows, sftLoss, tinyInit } from "./fixtures/tiny.ts";
+import type { InitParams } from "./protocol.ts";
+import { RankTrainer } from "./rank-trainer.ts";
+
+const trainers: RankTrainer[] = [];
+let directory: string;
+
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), "molt-rank-"));
+});
+afterEach(() => {
+  rmSync(directory, { recursive: true });
+  for (const trainer of trainers.splice(0)) trainer.close();
+});
+
+async function start(changed: Partial<InitParams> = {}): Promise<RankTrainer> {
+  const trainer = new RankTrainer(0);
+  trainers.push(trainer);
+  const store = { host: "127.0.0.1", port: 0, timeoutMs: 1000 };
+  await trainer.init({ ...tinyInit(changed), worldSize: 1, store });
+  return trainer;
+}
+
+/** Weights, moments and step count as bytes. */
+async function snapshot(trainer: RankTrainer): Promise<Buffer> {
+  return readFileSync((await trainer.saveCheckpoint({ directory })).file);
+}
+
+const ids = fixtureRows().map((row) => row.id);
+const update = { microbatches: [ids], numTokens: fixture.numTokens, learningRate: 0.01 };
+const plainLoss = { ...fixture.spec, kl: { coef: 0, estimator: "k3" as const } };
+const unscored = () => fixtureRows().map(({ old: _, ...row }) => row);
+
+describe.each([0.5, 1, 1.5])("case B1, invariant 2: at temperature %s", (temperature) => {
+  test("the ratio on unchanged weights is 1 to 1e-5, however rows are packed", async () => {
+    const trainer = await start({ loss: plainLoss });
+    const rows = unscored().map((row) => ({ ...row, temperatures: row.temperatures.fill(temperature) }));
+    await trainer.putRows({ rows });
+    await trainer.score({ microbatches: ids.map((id) => [id]), as: "old" });
+    const { maxima, sums } = await trainer.update({ ...update, learningRate: 0 });
+    expect(maxima.ratio_gap_max).toBeLessThanOrEqual(1e-5);
+    expect(sums.ratio_mean! / fixture.numTokens).toBeCloseTo(1, 5);
+    expect(sums.clip_ratio).toBe(0);
+  });
+
+  test("unscored rows take the detached current policy as the old one: the ratio is exactly 1", async () => {
+    const trainer = await start({ loss: plainLoss });
+    await trainer.putRows({
+      rows: unscored().map((row) => ({ ...row, temperatures: row.temperatures.fill(temperature) })),
+    });
+    const { maxima, sums } = await trainer.update(update);
+    expect([maxima.ratio_gap_max, sums.policy_kl]).toEqual([0, 0]);
+  });
+});
+
+test("the reference is scored without gradient and gives the KL of PyTorch float64", async () => {
+  const trainer = await start({ ref: { ...tinyInit().policy, weights: null, seed: 3 } });
+  await trainer.putRows({ rows: fixtureRows() });
+  await expect(trainer.logprobs({ ids: ["absent"] })).rejects.toThrow("rank 0 holds no row absent");
+  await trainer.score({ microbatches: [ids.slice(0, 3), ids.slice(3)], as: "ref" });
+  expect((await trainer.update(update)).sums.kl).toBeGreaterThan(0);
+});
+
+describe("case C8", () => {
+  test("a gradient that is not finite names its tensors and changes no bit of weights, moments and steps", async () => {
+    const trainer = await start({ loss: plainLoss });
+    await trainer.putRows({ rows: fixtureRows() });
+    await trainer.update(update);
+    const before = await snapshot(trainer);
+    const poisoned = fixtureRows()[0]!.advantages.fill(Number.NaN);
+    await trainer.putAdvantages({ ids: [ids[0]!], advantages: [poisoned] });
+    const result = await trainer.update(update);
+    expect(result.nonFinite).toEqual(
+      expect.arrayContaining(["model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]),
+    );
+    expect(await snapshot(trainer)).toEqual(before);
+    await trainer.putRows({ rows: fixtureRows() });
+    expect((await trainer.update(update)).nonFinite).toBeNull();
+    expect(await snapshot(trainer)).not.toEqual(before);
+  });
+
+  test("an update without a trainable token is refused", async () => {
+    const trainer = await start();
+    await expect(trainer.update({ ...update, numTokens: 0 })).rejects.toThrow("an update needs a trainable token");
+  });
+});
+
+test("the gradient is clipped to max_norm", async () => {
+  const moments: Float32Array[] = [];
+  for (const maxNorm of [1, 0.1]) {
+    const trainer = await start({ optimizer: { ...tinyInit().optimizer, maxNorm }, loss: plainLoss });
+    await trainer.putRows({ rows: fixtureRows() });
+    expect((await trainer.update(update)).gradientNorm).toBeGreaterThan(1);
+    const bytes = await snapshot(trainer);
+    const { entries } = readSafetensorsHeader(join(directory, "rank0.safetensors"));
+    const { offset, shape } = entries.find(({ name }) => name === "policy.exp_avg")!;
+    moments.push(new Float32Array(bytes.buffer.slice(bytes.byteOffset + offset), 0, shape[0]!));
+  }
+  const [wide, narrow] = moments;
+  // First moments after one step are (1 - beta1) times the clipped gradient, whose norm is maxNorm.
+  expect(Math.hypot(...wide!)).toBeCloseTo(0.1, 4);
+  wide!.forEach((value, index) => {
+    expect(narrow![index]! * 10).toBeCloseTo(value, 6);
+  });
+});
+
+describe("checkpoint", () => {
+  test("a step after loading is the step that would have followed, bit for bit", async () => {
+    const trainer = await start({ loss: plainLoss });
+    await trainer.putRows({ rows: fixtureRows() });
+    for (let step = 0; step < 3; step++) await trainer.update(update);
+    await snapshot(trainer);
+    const other = await start({ loss: plainLoss, policy: { ...tinyInit().policy, weights: null } });
+    expect(await other.loadCheckpoint({ directory })).toEqual({ stepCount: 3 });
+    await other.putRows({ rows: fixtureRows() });
+    await Promise.all([trainer.update(update), other.update(update)]);
+    const continued = await snapshot(trainer);
+    expect(await snapshot(other)).toEqual(continued);
+  });
+
+  test("a shard of another run, a cut one and an absent one are refused with the file's name", async () => {
+    const trainer = await start();
+    const file = join(directory, "rank0.safetensors");
+    await expect(trainer.loadCheckpoint({ directory })).rejects.toThrow("no such shard");
+    await trainer.saveCheckpoint({ directory });
+    const { policy } = tinyInit();
+    const renamed = JSON.parse(JSON.stringify(policy.units).replace("lm_head.weight", "head.weight"));
+    const other = await start({ policy: { ...policy, units: renamed, weights: null } });
+    const refusal = other.loadCheckpoint({ directory });
+    await expect(refusal).rejects.toThrow("this shard does not fit the run: units is");
+    await expect(refusal).rejects.toHaveProperty("position.file", file);
+    truncateSync(file, readFileSync(file).length - 4);
+    await expect(trainer.loadCheckpoint({ directory })).rejects.toThrow("it is cut off");
+  });
+});
+
+test("the export holds the weights in float32 and loads to the same checksum", async () => {
+  const trainer = await start({ loss: sftLoss });
+  await trainer.putRows({ rows: fixtureRows() });
+  await trainer.update(update);
+  await trainer.exportWeights({ directory });
+  const file = join(directory, "model.safetensors");
+  const tensors = readSafetensorsHeader(file).entries.map((entry) => ({ ...entry, dtype: "F32" as const, file }));
+  const loaded = await start({ policy: { ...tinyInit().policy, weights: tensors } });
+  expect(await loaded.checksum()).toEqual(await trainer.checksum());
+});
+
+test("a loss that does not exist, or a correction without meaning, is refused at init", async () => {
+  await expect(start({ loss: { ...fixture.spec, name: "pppo" } })).rejects.toThrow("actor.loss_mode: no entry 'pppo'");
+  const correction = { level: "geo", mode: "trunc", threshold: [0.5, 5] } as const;
+  await expect(
+    start({ loss: { ...fixture.spec, correction: { ...correction, threshold: [0.5, 5] } } }),
+  ).rejects.toThrow("does not go with level 'geo'");
+});

@@ -1,0 +1,42 @@
+import WebSocket from "ws";
+import { pack, unpack } from "../encoding.ts";
+import { messageOf, RunnerError } from "../errors.ts";
+import { endWithParent } from "../launchers/child.ts";
+import type { Hello, RankMethod, Request, Response } from "./protocol.ts";
+import { RankTrainer } from "./rank-trainer.ts";
+
+/**
+ * The hidden verb `rank`: serves one device's share of the training until the controller leaves. The run's token is in
+ * MOLT_TOKEN. Resolves when the controller closes the connection.
+ */
+export async function rankCommand(options: { controller: string; rank: number }): Promise<void> {
+  const rank = Number(options.rank);
+  const trainer = new RankTrainer(rank);
+  const socket = new WebSocket(options.controller, { perMessageDeflate: false, maxPayload: 2 ** 31 - 1 });
+  endWithParent(() => trainer.close());
+  await new Promise<void>((resolve, reject) => {
+    socket.once("open", resolve);
+    socket.once("error", reject);
+  });
+  const hello: Hello = { rank, token: process.env.MOLT_TOKEN ?? "" };
+  socket.send(pack(hello));
+  let last = Promise.resolve();
+  socket.on("message", (bytes: Buffer) => {
+    last = last.then(async () => socket.send(pack(await answer(trainer, unpack(bytes) as Request))));
+  });
+  await new Promise((resolve) => socket.once("close", resolve));
+  trainer.close();
+}
+
+async function answer(trainer: RankTrainer, { id, method, params }: Request): Promise<Response> {
+  try {
+    const handler = trainer[method] as (params: unknown) => Promise<unknown>;
+    return { id, result: await handler.call(trainer, params) };
+  } catch (error) {
+    return { id, error: describe(method, error) };
+  }
+}
+
+function describe(method: RankMethod, error: unknown): string {
+  return error instanceof RunnerError ? error.format() : `${method}: ${messageOf(error)}`;
+}

@@ -1,0 +1,159 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, afterEach, describe, expect, test } from "vitest";
+import WebSocket from "ws";
+import { Mask } from "../agents/types.ts";
+import { pack } from "../encoding.ts";
+import { fixture, fixtureRows, sftLoss, tinyInit } from "./fixtures/tiny.ts";
+import { RankGroup } from "./handle.ts";
+import type { InitParams } from "./protocol.ts";
+import type { ScheduleSpec } from "./schedule.ts";
+import { sftBatch } from "./sft-batch.ts";
+import { dropRows, planUpdate, putRows, runUpdates } from "./update.ts";
+
+process.env.MOLT_CLI ??= fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
+
+const groups: RankGroup[] = [];
+const directory = mkdtempSync(join(tmpdir(), "molt-ranks-"));
+afterEach(async () => {
+  await Promise.all(groups.splice(0).map((group) => group.stop()));
+});
+afterAll(() => rmSync(directory, { recursive: true }));
+
+async function start(count: number, changed: Partial<InitParams> = {}, seconds = 60): Promise<RankGroup> {
+  const deadlines = { start: seconds, request: seconds };
+  const group = await RankGroup.start({ count, init: tinyInit(changed), deadlines });
+  groups.push(group);
+  return group;
+}
+
+async function weights(group: RankGroup): Promise<Float32Array> {
+  await group.all("exportWeights", { directory });
+  const bytes = readFileSync(join(directory, "model.safetensors"));
+  const data = bytes.subarray(8 + Number(bytes.readBigUInt64LE()));
+  return new Float32Array(new Uint8Array(data).buffer);
+}
+
+function expectClose(actual: Float32Array, expected: Float32Array, tolerance: number): void {
+  expect(actual.length).toBe(expected.length);
+  const worst = actual.reduce((most, value, index) => Math.max(most, Math.abs(value - expected[index]!)), 0);
+  expect(worst).toBeLessThanOrEqual(tolerance);
+}
+
+const schedule: ScheduleSpec = {
+  learningRate: 0.01,
+  scheduler: "constant",
+  warmupRatio: 0,
+  minLrRatio: 1,
+  totalUpdates: 10,
+};
+
+describe("case C4, invariant 3: ranks and microbatches", () => {
+  test("one policy update is the same for 1 and 2 ranks and for every microbatch size", async () => {
+    // With eps of 1 AdamW's first step is lr g / (|g| + 1): weights show gradients, small ones too.
+    const optimizer = { betas: [0, 0] as [number, number], eps: 1, weightDecay: 0, maxNorm: 1e9 };
+    const loss = { ...fixture.spec, kl: { coef: 0, estimator: "k3" as const } };
+    const results: { weights: Float32Array; metrics: Record<string, number> }[] = [];
+    for (const [count, budget] of [
+      [1, 1000],
+      [1, 12],
+      [2, 1000],
+      [2, 12],
+      [2, 20],
+    ] as const) {
+      const group = await start(count, { optimizer, loss });
+      const plans = [planUpdate(fixtureRows(), count, budget)];
+      await putRows(group, plans);
+      const { metrics } = await runUpdates(group, plans, () => 0.5);
+      await dropRows(group, plans);
+      results.push({ weights: await weights(group), metrics });
+    }
+    const [first, ...others] = results;
+    expect(first!.metrics.policy_loss).toBeCloseTo(fixture.sums.policy_loss! / fixture.numTokens, 4);
+    for (const other of others) {
+      expectClose(other.weights, first!.weights, 1e-5);
+      for (const [name, value] of Object.entries(first!.metrics))
+        expect(other.metrics[name], name).toBeCloseTo(value, 4);
+    }
+  });
+
+  test("supervised steps on two ranks equal those on one within 1e-5, and learn", async () => {
+    const trained = await Promise.all(
+      [1, 2].map(async (count) => {
+        const group = await start(count, { loss: sftLoss });
+        const losses: number[] = [];
+        for (let step = 0; step < 5; step++) {
+          const { metrics } = await sftBatch(group, fixtureRows(), { maxTokensPerDevice: 24, schedule }, step);
+          losses.push(metrics.loss!);
+        }
+        return { group, losses };
+      }),
+    );
+    const [one, two] = trained;
+    expect(one!.losses[4]).toBeLessThan(one!.losses[0]!);
+    two!.losses.forEach((loss, step) => {
+      expect(loss).toBeCloseTo(one!.losses[step]!, 5);
+    });
+    expectClose(await weights(two!.group), await weights(one!.group), 1e-5);
+  });
+
+  test("more ranks than rows: the ranks without rows run dummies", async () => {
+    const group = await start(2, { loss: sftLoss });
+    const [row] = fixtureRows();
+    const result = await sftBatch(group, [row!], { maxTokensPerDevice: 24, schedule }, 0);
+    expect(result).toMatchObject({ updates: 1, tokens: row!.mask.filter((mask) => mask === Mask.trained).length });
+  });
+});
+
+test("a checkpoint of two ranks restores two ranks, and is refused by one", async () => {
+  const two = await start(2, { loss: sftLoss });
+  await sftBatch(two, fixtureRows(), { maxTokensPerDevice: 24, schedule }, 0);
+  const saved = await two.all("saveCheckpoint", { directory });
+  expect(saved.map(({ stepCount }) => stepCount)).toEqual([1, 1]);
+  const before = await two.all("checksum", {});
+  await sftBatch(two, fixtureRows(), { maxTokensPerDevice: 24, schedule }, 1);
+  expect(await two.all("checksum", {})).not.toEqual(before);
+  await two.all("loadCheckpoint", { directory });
+  expect(await two.all("checksum", {})).toEqual(before);
+  const one = await start(1, { loss: sftLoss });
+  await expect(one.call(0, "loadCheckpoint", { directory })).rejects.toThrow("world_size is 2, this run has 1");
+});
+
+describe("failures", () => {
+  test("a killed rank surfaces as its own death, also to requests that its peers fail", async () => {
+    const group = await start(2, { loss: sftLoss });
+    group.children[1]!.kill("SIGKILL");
+    const update = sftBatch(group, fixtureRows(), { maxTokensPerDevice: 24, schedule }, 0);
+    await expect(update).rejects.toThrow("rank 1 was killed by SIGKILL");
+    await expect(group.died).rejects.toThrow("rank 1 was killed by SIGKILL");
+  });
+
+  test("a rank that does not answer ends the wait at its deadline, by name", async () => {
+    const group = await start(1, { loss: sftLoss });
+    group.children[0]!.kill("SIGSTOP");
+    const late = group.call(0, "checksum", {}, 0.3);
+    await expect(late).rejects.toThrow("waited 0.3 s for rank 0 to answer checksum");
+    group.children[0]!.kill("SIGCONT");
+  });
+
+  test("a rank that cannot initialize says why and leaves no process", async () => {
+    const policy = tinyInit().policy;
+    const weights = policy.weights!.map((tensor) => ({ ...tensor, file: "/nonexistent/model.safetensors" }));
+    const children = () => process.getActiveResourcesInfo().filter((name) => name === "ProcessWrap").length;
+    const before = children();
+    await expect(start(2, { policy: { ...policy, weights } })).rejects.toThrow(/rank \d: init: .*nonexistent/);
+    expect(children()).toBeLessThanOrEqual(before);
+  });
+
+  test("strangers without the run's token are turned away", async () => {
+    const group = await start(1, { loss: sftLoss });
+    for (const greeting of ["no message of ours", pack(null), pack({ rank: 0, token: "guess" })]) {
+      const stranger = new WebSocket(group.url);
+      stranger.on("open", () => stranger.send(greeting));
+      await new Promise((resolve) => stranger.once("close", resolve));
+    }
+    expect((await group.all("checksum", {})).length).toBe(1);
+  });
+});

@@ -1,0 +1,62 @@
+/** A rank's part of a checkpoint: safetensors with weights and both moments, and what must fit when it is read back. */
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import type { UnitDescription } from "molt-native";
+import { buildSafetensorsHeader, readSafetensorsHeader } from "../data/safetensors.ts";
+import { RunnerError } from "../errors.ts";
+
+export interface ShardIdentity {
+  rank: number;
+  worldSize: number;
+  /** float32 values in each of the three arrays. */
+  shardSize: number;
+  units: UnitDescription[];
+}
+
+const arrays = ["policy.weights", "policy.exp_avg", "policy.exp_avg_sq"];
+
+export function shardPath(directory: string, rank: number): string {
+  return join(directory, `rank${rank}.safetensors`);
+}
+
+export function shardHeader(identity: ShardIdentity, stepCount: number): Uint8Array {
+  const tensors = arrays.map((name) => ({ name, shape: [identity.shardSize] }));
+  return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount) });
+}
+
+/** Byte offset of the arrays and the optimizer's step count, or an error that names all that does not fit. */
+export function readShard(file: string, identity: ShardIdentity): { offset: number; stepCount: number } {
+  if (!existsSync(file)) {
+    throw new RunnerError("this checkpoint has no such shard", {
+      position: { file },
+      fix: "resume an older checkpoint",
+    });
+  }
+  const { metadata, entries, dataOffset } = readSafetensorsHeader(file);
+  const problems = Object.entries(describe(identity))
+    .filter(([key, value]) => metadata[key] !== value)
+    .map(([key, value]) => `${key} is ${metadata[key] ?? "missing"}, this run has ${value}`);
+  const names = entries.map((entry) => entry.name).join(", ");
+  if (names !== arrays.join(", ")) problems.push(`it holds ${names}, not ${arrays.join(", ")}`);
+  const stepCount = Number(metadata.step_count);
+  if (!Number.isSafeInteger(stepCount) || stepCount < 0) problems.push(`step_count is ${metadata.step_count}`);
+  if (problems.length > 0) {
+    throw new RunnerError(`this shard does not fit the run: ${problems.join("; ")}`, {
+      position: { file },
+      fix: "resume with the model and the number of ranks that wrote it",
+    });
+  }
+  return { offset: dataOffset, stepCount };
+}
+
+function describe({ rank, worldSize, shardSize, units }: ShardIdentity): Record<string, string> {
+  const table = createHash("sha256").update(JSON.stringify(units)).digest("hex");
+  return {
+    format_version: "1",
+    rank: String(rank),
+    world_size: String(worldSize),
+    shard_size: String(shardSize),
+    units: table,
+  };
+}

@@ -1,0 +1,238 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import type { Group, Rollout, Segment } from "../agents/types.ts";
+import type { Ranks } from "./handle.ts";
+import type { RankMethods, UpdateResult } from "./protocol.ts";
+import { type TrainSettings, trainBatch } from "./train-batch.ts";
+
+const settings: TrainSettings = {
+  estimator: "reinforce_baseline",
+  rewardClip: [-10, 10],
+  dynamicFiltering: "off",
+  updatesPerBatch: 1,
+  maxTokensPerDevice: 64,
+  schedule: { learningRate: 0.5, scheduler: "linear", warmupRatio: 0, minLrRatio: 0, totalUpdates: 10 },
+};
+
+/** Ranks that only write down what they are asked; `answer` plays the update. */
+function fakeRanks({ count = 1, hasReference = false, answer = okay as (update: number) => UpdateResult } = {}) {
+  const calls: { rank: number; method: keyof RankMethods; params: never }[] = [];
+  const all: Ranks["all"] = async (method, params) => {
+    const each = Array.from({ length: count }, (_, rank) => (typeof params === "function" ? params(rank) : params));
+    each.forEach((value, rank) => {
+      calls.push({ rank, method, params: value as never });
+    });
+    const updates = calls.filter((call) => call.method === "update" && call.rank === 0).length;
+    return each.map(() => (method === "update" ? answer(updates) : null)) as never;
+  };
+  const of = <M extends keyof RankMethods>(method: M): RankMethods[M][0][] =>
+    calls.filter((call) => call.method === method).map((call) => call.params);
+  return { ranks: { count, hasReference, all } satisfies Ranks, calls, of };
+}
+
+function okay(): UpdateResult {
+  return { sums: { policy_loss: 3 }, maxima: { logprob_gap_max: 0.5 }, gradientNorm: 2, nonFinite: null };
+}
+
+function segment(trained: number): Segment {
+  const tokens = Int32Array.from({ length: trained + 2 }, (_, t) => t);
+  return {
+    tokens,
+    mask: Uint8Array.from(tokens, (_, t) => (t < 2 ? 0 : 1)),
+    logprobs: Float32Array.from(tokens, (_, t) => (t < 2 ? Number.NaN : -1)),
+    versions: Int32Array.from(tokens, (_, t) => (t < 2 ? -1 : 0)),
+    turns: [{ start: 2, end: trained + 2, callId: "c", stop: "stop", temperature: 0.7 }],
+  };
+}
+
+function group(groupId: string, members: { reward: number; segments: Segment[] }[], promptId = groupId): Group {
+  const rollouts = members.map(({ reward, segments }, index) => ({
+    runId: "run",
+    promptId,
+    groupId,
+    rolloutId: `${groupId}.${index}`,
+    attempt: 0,
+    segments,
+    reward,
+    score: reward,
+    info: {},
+    stop: "env_done",
+    timings: { startedAt: 0, seconds: 0, modelSeconds: 0 },
+  })) satisfies Rollout[];
+  return { groupId, promptId, admittedVersion: 0, attempt: 0, rollouts, failed: [] };
+}
+
+/** Advantage of each row: that of its trained tokens, which must all agree; untrained ones must be 0. */
+async function advantages(groups: Group[], changed: Partial<TrainSettings> = {}): Promise<Record<string, number>> {
+  const { ranks, of } = fakeRanks();
+  await trainBatch(ranks, { groups }, { ...settings, ...changed }, 0);
+  const [params] = of("putAdvantages");
+  return Object.fromEntries(
+    params!.ids.map((id, index) => {
+      const values = params!.advantages[index]!;
+      expect([...values.subarray(0, 2)]).toEqual([0, 0]);
+      expect(new Set(values.subarray(2)).size).toBe(1);
+      return [id, values[2]!];
+    }),
+  );
+}
+
+const one = (reward: number, trained = 4) => ({ reward, segments: [segment(trained)] });
+
+test("rows carry temperatures of their turns, and reach a rank once", async () => {
+  const { ranks, of } = fakeRanks({ count: 2 });
+  await trainBatch(ranks, { groups: [group("a", [one(1), one(0), one(0)])] }, settings, 0);
+  const rows = of("putRows").flatMap(({ rows }) => rows);
+  expect(rows.map((row) => row.id).sort()).toEqual(["a.0/0", "a.1/0", "a.2/0"]);
+  expect(rows[0]!.temperatures).toEqual(Float32Array.of(1, 1, 0.7, 0.7, 0.7, 0.7));
+  expect(of("update").map((params) => params.microbatches.length)).toEqual([1, 1]);
+  expect(
+    of("dropRows")
+      .flatMap(({ ids }) => ids)
+      .sort(),
+  ).toEqual(["a.0/0", "a.1/0", "a.2/0"]);
+});
+
+test("case C2: singletons and groups with failed members stay finite and are counted", async () => {
+  const single = group("single", [one(5)]);
+  const partly = group("partly", [one(1), one(0)]);
+  partly.failed.push({ ...partly.rollouts[0]!, rolloutId: "partly.2", reason: "infra", message: "engine died" });
+  const values = await advantages([single, partly], { estimator: "rloo" });
+  expect(values).toEqual({ "single.0/0": 0, "partly.0/0": 1, "partly.1/0": -1 });
+  const empty = { ...group("empty", []), failed: partly.failed };
+  const result = await trainBatch(fakeRanks().ranks, { groups: [single, partly, empty] }, settings, 0);
+  expect(result.metrics).toMatchObject({ groups_without_signal: 2, "groups_dropped/failed": 1, reward: 2 });
+});
+
+test("case C3: groups of 4, 3 and 4, one dropped, one prompt under two ids, in any order: results follow the id", async () => {
+  const groups = [
+    group(
+      "a",
+      [1, 0, 0, 1].map((reward) => one(reward)),
+      "prompt",
+    ),
+    group(
+      "b",
+      [3, 1, 2].map((reward) => one(reward)),
+      "prompt",
+    ),
+    group(
+      "c",
+      [1, 1, 1, 1].map((reward) => one(reward)),
+    ),
+  ];
+  // By hand, as reward minus the mean of the others; c is dropped.
+  const [third, expected] = [2 / 3, {} as Record<string, number>];
+  [third, -third, -third, third].forEach((value, index) => {
+    expected[`a.${index}/0`] = Math.fround(value);
+  });
+  [1.5, -1.5, 0].forEach((value, index) => {
+    expected[`b.${index}/0`] = value;
+  });
+  for (const order of [
+    [0, 1, 2],
+    [2, 1, 0],
+    [1, 2, 0],
+  ]) {
+    const shuffled = order.map((index) => groups[index]!);
+    expect(await advantages(shuffled, { estimator: "rloo", dynamicFiltering: "drop" })).toEqual(expected);
+  }
+});
+
+test("case C7: one rollout cut into 5 rows moves nobody else's advantage", async () => {
+  const others = [one(0), one(0.5), one(1)];
+  const whole = await advantages([group("a", [one(1, 20), ...others]), group("b", [one(0), one(1)])]);
+  const segments = [2, 3, 4, 5, 6].map(segment);
+  const cut = await advantages([group("a", [{ reward: 1, segments }, ...others]), group("b", [one(0), one(1)])]);
+  for (const [id, value] of Object.entries(whole)) expect(cut[id]).toBe(value);
+  for (const leaf of [1, 2, 3, 4]) expect(cut[`a.0/${leaf}`]).toBe(whole["a.0/0"]);
+});
+
+test("dynamic filtering takes groups without signal out of the loss and its denominator", async () => {
+  const { ranks, of } = fakeRanks();
+  const groups = [group("a", [one(1), one(0)]), group("b", [one(1), one(1)]), group("c", [one(1)])];
+  const result = await trainBatch(ranks, { groups }, { ...settings, dynamicFiltering: "drop" }, 0);
+  expect(of("update")[0]).toMatchObject({ numTokens: 8, microbatches: [["a.0/0", "a.1/0"]] });
+  expect(result).toMatchObject({ tokens: 8, updates: 1, skipped: undefined });
+  const counted = { "groups_dropped/no_signal": 1, "groups_dropped/singleton": 1, rows: 2, tokens_trained: 8 };
+  expect(result.metrics).toMatchObject({ ...counted, policy_loss: 3 / 8, logprob_gap_max: 0.5, lr: 0.5 });
+});
+
+test("case C8: a batch without a trainable token asks the ranks for nothing", async () => {
+  const masked = segment(4);
+  masked.mask.fill(0);
+  const { ranks, calls } = fakeRanks();
+  const result = await trainBatch(
+    ranks,
+    { groups: [group("a", [{ reward: 1, segments: [masked] }, one(0, 0)])] },
+    settings,
+    0,
+  );
+  expect(result).toMatchObject({ tokens: 0, updates: 0, skipped: { reason: "no_trainable_tokens" } });
+  expect(calls).toEqual([]);
+});
+
+test("case C8: a gradient that is not finite skips the rest; the schedule does not advance", async () => {
+  const answer = (update: number) => (update < 2 ? okay() : { ...okay(), nonFinite: ["w1", "w2"] });
+  const { ranks, of } = fakeRanks({ answer });
+  const groups = [group("a", [one(1), one(0), one(0), one(1)])];
+  const result = await trainBatch(ranks, { groups }, { ...settings, updatesPerBatch: 3 }, 4);
+  expect(of("update").map((params) => params.learningRate)).toEqual([0.3, 0.25]);
+  const detail = "not finite: w1, w2";
+  expect(result).toMatchObject({ updates: 1, tokens: 8, skipped: { reason: "non_finite_gradient", detail } });
+});
+
+test("old log-probabilities are scored when a batch makes several updates; the reference when there is one", async () => {
+  const groups = [group("a", [one(1), one(0)])];
+  const scored = async (updatesPerBatch: number, hasReference: boolean) => {
+    const { ranks, of } = fakeRanks({ hasReference });
+    await trainBatch(ranks, { groups }, { ...settings, updatesPerBatch }, 0);
+    return of("score").map((params) => params.as);
+  };
+  expect(await scored(1, false)).toEqual([]);
+  expect(await scored(2, true)).toEqual(["old", "ref"]);
+});
+
+test("rewards are clipped before baselines; a reward that is no number is an error with its id", async () => {
+  const values = await advantages([group("a", [one(1000), one(0)])], { estimator: "rloo" });
+  expect(values["a.0/0"]).toBe(10);
+  await expect(advantages([group("a", [one(Number.NaN), one(0)])])).rejects.toThrow("rollout a.0 has the reward NaN");
+});
+
+test("a trained token without a behaviour log-probability is an error with its row", async () => {
+  const broken = segment(3);
+  broken.logprobs[3] = Number.NaN;
+  const groups = [group("a", [{ reward: 1, segments: [broken] }, one(0)])];
+  await expect(advantages(groups)).rejects.toThrow("row a.0/0 trains token 3, whose behaviour log-probability is NaN");
+});
+
+test("every trained token is in exactly one update, whatever the ranks, updates and budget", async () => {
+  const shape = fc.array(fc.array(fc.array(fc.nat({ max: 12 }), { maxLength: 3 }), { maxLength: 5 }), { maxLength: 5 });
+  await fc.assert(
+    fc.asyncProperty(
+      shape,
+      fc.integer({ min: 1, max: 3 }),
+      fc.integer({ min: 1, max: 3 }),
+      async (shapes, count, updates) => {
+        const groups = shapes.map((members, index) =>
+          group(
+            `g${index}`,
+            members.map((segments, member) => ({ reward: member, segments: segments.map(segment) })),
+          ),
+        );
+        const { ranks, of } = fakeRanks({ count });
+        const result = await trainBatch(
+          ranks,
+          { groups },
+          { ...settings, updatesPerBatch: updates, maxTokensPerDevice: 20 },
+          0,
+        );
+        const trained = shapes.flat(2).reduce((sum, tokens) => sum + tokens, 0);
+        expect(result.tokens).toBe(trained);
+        const ids = of("update").flatMap((params) => params.microbatches.flat());
+        expect(new Set(ids).size).toBe(ids.length);
+        expect(ids.length).toBe(shapes.flat(2).filter((tokens) => tokens > 0).length);
+      },
+    ),
+  );
+});

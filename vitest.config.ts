@@ -1,0 +1,37 @@
+import { defineConfig } from "vitest/config";
+
+const scale = Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
+const shared = {
+  exclude: ["**/node_modules/**", "**/dist/**"],
+  testTimeout: 60_000 * scale,
+  hookTimeout: 60_000 * scale,
+};
+
+/** Tests that start processes or hold ports are `*.process.test.ts`: they run after the others, one file at a time. */
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        test: {
+          ...shared,
+          name: "unit",
+          include: ["{runner,native,lsp}/**/*.test.ts"],
+          exclude: [...shared.exclude, "**/*.process.test.ts"],
+          maxWorkers: 2,
+          sequence: { groupOrder: 0 },
+        },
+      },
+      {
+        test: {
+          ...shared,
+          name: "process",
+          include: ["{runner,native,lsp}/**/*.process.test.ts"],
+          fileParallelism: false,
+          testTimeout: 300_000 * scale,
+          hookTimeout: 120_000 * scale,
+          sequence: { groupOrder: 1 },
+        },
+      },
+    ],
+  },
+});
