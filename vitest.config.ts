@@ -27,6 +27,8 @@ export default defineConfig({
           name: "process",
           include: ["{runner,native,lsp}/**/*.process.test.ts"],
           fileParallelism: false,
+          // Started from source, the runner's own processes are the built ones.
+          env: { MOLT_CLI: new URL("runner/dist/cli.js", import.meta.url).pathname },
           testTimeout: 300_000 * scale,
           hookTimeout: 120_000 * scale,
           sequence: { groupOrder: 1 },

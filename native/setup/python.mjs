@@ -103,6 +103,7 @@ export async function buildTools() {
   const found = await find();
   const wheels = [found.cmake ? null : cmakeWheel, found.ninja ? null : ninjaWheel].filter((wheel) => wheel !== null);
   if (wheels.length === 0) return found;
+  if (!environmentStamp().current()) await createEnvironment();
   await pip(["install", "--only-binary", ":all:", ...wheels]);
   return find();
 }
@@ -128,5 +129,5 @@ export function pythonPhases({ tests }) {
   const environment = { name: "Python environment", done: () => environmentStamp().current(), run: createEnvironment };
   const torch = { name: `libtorch ${torchVersion}`, done: () => torchStamp().current(), run: installTorch };
   const oracles = { name: "the tests' Python oracle", done: () => oracleStamp().current(), run: installOracle };
-  return [environment, ...(ownTorch ? [torch] : []), ...(tests ? [oracles] : [])];
+  return [...(ownTorch ? [environment, torch] : []), ...(tests ? [oracles] : [])];
 }

@@ -52,7 +52,8 @@ async function runPhase(phase, count, log) {
  */
 export async function setup({ native = true, tests = false, log = console.error } = {}) {
   const all = phases({ native, tests });
-  if (all.every((phase) => phase.done())) return;
+  // All are asked, so that a wrong MOLT_LIBTORCH is named before any work.
+  if (all.filter((phase) => !phase.done()).length === 0) return;
   requireTools(findTools({ native: native || tests }));
   endChildrenWithUs();
   await withLock(async () => {

@@ -1,4 +1,4 @@
-// One rank of a sharded model, for model.process.test.ts. Reads its job from standard input, prints what it saw as JSON.
+// One rank of a sharded model, for model.process.test.ts. Reads its job from standard input, prints what it saw.
 import { text } from "node:stream/consumers";
 import { AdamW, Model, ProcessGroup, Tensor } from "molt-native";
 

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Sampler, type TensorLocation } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { readDecoder } from "../../runner/src/data/decoder.ts";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
 
 interface Step {
@@ -176,6 +177,55 @@ describe("step", () => {
       expect(Math.abs(count - wanted[token]!), `token ${token}`).toBeLessThan(wanted[token] === 0 ? 0.5 : 1.5);
     }
     expect(await drawMany(sampler, { topK, topP }, [0, lastUniform])).toEqual([ids[0], ids.at(-1)]);
+  });
+});
+
+/** A decoder whose layer adds nothing: after any token the logits are `logits`. */
+async function constantSampler(logits: Float32Array): Promise<Sampler> {
+  const sizes = { vocab_size: logits.length, hidden_size: 2, intermediate_size: 2, num_hidden_layers: 1, head_dim: 2 };
+  const heads = { num_attention_heads: 1, num_key_value_heads: 1 };
+  // With this epsilon the norm of [1, 1] is [1, 1] in float32.
+  const { config, units } = readDecoder({ model_type: "qwen3", rms_norm_eps: 1e-12, ...sizes, ...heads }, "test");
+  const file = join(scratch, "constant.bin");
+  const chunks: Float32Array[] = [];
+  const locations: TensorLocation[] = [];
+  let offset = 0;
+  for (const { role, name, shape } of units.flatMap(({ parameters }) => parameters)) {
+    const values = new Float32Array(shape.reduce((a, b) => a * b)).fill(role === "embed" || role === "norm" ? 1 : 0);
+    if (role === "head") for (const [v, logit] of logits.entries()) values[2 * v] = logit;
+    locations.push({ name, file, offset, dtype: "F32", shape });
+    chunks.push(values);
+    offset += values.byteLength;
+  }
+  writeFileSync(file, Buffer.concat(chunks.map((values) => Buffer.from(values.buffer))));
+  const made = await Sampler.create({ config, units, pageSize: 1, numPages: 2000 });
+  await made.load(locations);
+  return made;
+}
+
+describe("a vocabulary of several chunks", () => {
+  const temperature = 0.5;
+  // Tokens at both ends and in the middle that cannot be drawn, among 2,500 of which none has more than 1%.
+  const logits = Float32Array.from({ length: 2500 }, (_, v) => Math.sin(v * v) + 0.5 * Math.cos(v / 100));
+  for (const v of [0, 1, 1023, 1024, 1500, 2498, 2499]) logits[v] = -200;
+  const weights = Array.from(logits, (logit) => Math.exp(logit / temperature));
+  const total = weights.reduce((a, b) => a + b);
+
+  it("is inverted as float64 inverts it", async () => {
+    const large = await constantSampler(logits);
+    const uniforms = [0, ...Array.from({ length: 1800 }, (_, i) => (i + 0.5) / 1800), lastUniform];
+    const items = uniforms.map((uniform, sequence) => ({ sequence, tokens: [3], temperature, uniform }));
+    const { tokens, logprobs } = await step(large, items);
+    expect([tokens[0], tokens.at(-1)]).toEqual([2, 2497]);
+    const ends: number[] = [];
+    for (const weight of weights) ends.push((ends.at(-1) ?? 0) + weight / total);
+    for (const [i, uniform] of uniforms.entries()) {
+      const token = tokens[i]!;
+      expect(uniform).toBeGreaterThan((ends[token - 1] ?? 0) - 1e-6);
+      expect(uniform).toBeLessThan(ends[token]! + 1e-6);
+      expect(Math.abs(logprobs[i]! - Math.log(weights[token]! / total))).toBeLessThan(1e-5);
+    }
+    large.dispose();
   });
 });
 

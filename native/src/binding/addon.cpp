@@ -3,7 +3,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/api/include/torch/version.h>
+
+#include <cstdlib>
 
 #include "binding/async.h"
 #include "core/memory.h"
@@ -48,8 +51,14 @@ Napi::Value versions(const Napi::CallbackInfo& info) {
   return result;
 }
 
+/// c10d logs what it also throws, with stacks: the errors say it. libtorch's own variable brings the log back.
+void quietLog() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
 Napi::Object initAddon(Napi::Env env, Napi::Object exports) {
   countMemory();
+  quietLog();
   auto* addon = new Addon();
   env.SetInstanceData(addon);
   openCompletions(env, *addon);

@@ -5,10 +5,8 @@ namespace molt::binding {
 void Operation::run() {
   try {
     work();
-  } catch (const c10::Error& error) {
-    error_ = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    error_ = error.what();
+    error_ = messageOf(error);
   }
 }
 

@@ -1,12 +1,11 @@
 #pragma once
-#include <c10/util/Exception.h>
-
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "binding/addon.h"
+#include "core/error.h"
 #include "core/task_queue.h"
 
 namespace molt::binding {
@@ -18,10 +17,8 @@ auto guarded(Napi::Env env, Body body) {
     return body();
   } catch (const Napi::Error&) {
     throw;
-  } catch (const c10::Error& error) {
-    throw Napi::Error::New(env, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    throw Napi::Error::New(env, error.what());
+    throw Napi::Error::New(env, messageOf(error));
   }
 }
 

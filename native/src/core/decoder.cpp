@@ -12,6 +12,8 @@
 #include <functional>
 #include <numeric>
 
+#include "core/kernels.h"
+
 namespace molt {
 
 int64_t ParameterDescription::numel() const {
@@ -39,6 +41,11 @@ bool UnitWeights::has(const char* role) const {
   return find(role) != nullptr;
 }
 
+/// What the hand-written loops take; ATen does the rest.
+static bool isPlain(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kFloat;
+}
+
 Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions) {
   const auto exponents = at::arange(0, config.headDim, 2, at::kFloat).div_(static_cast<double>(config.headDim));
   const auto frequencies = at::pow(config.ropeTheta, exponents).reciprocal_();
@@ -48,11 +55,13 @@ Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions) {
 }
 
 at::Tensor applyRotary(const at::Tensor& x, const Rotary& rotary) {
+  if (isPlain(x)) return fusedRotary(x, rotary.cos, rotary.sin);
   const auto halves = x.chunk(2, -1);
   return x * rotary.cos + at::cat({-halves[1], halves[0]}, -1) * rotary.sin;
 }
 
 at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (isPlain(x)) return fusedRmsNorm(x, weight, eps);
   return at::rms_norm(x, {x.size(-1)}, weight, eps);
 }
 

@@ -83,7 +83,7 @@ struct Qkv {
 // hidden: [T, H], before the input norm.
 Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const Rotary& rotary);
 
-// What follows attention: output projection, residual, SwiGLU, residual. attended: [T, numHeads, D] or [T, numHeads * D].
+// What follows attention: output projection, residual, SwiGLU, residual. attended: [T, numHeads, D].
 at::Tensor layerOutput(
     const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended);
 

@@ -52,7 +52,7 @@ class Model {
 
   /// Rank 0 writes the header and every parameter in the order of the units. Collective.
   void save(const std::string& path, const std::vector<uint8_t>& header) const;
-  /// Rank 0 sends every parameter, in the order of the units, as root 0 of `transfer` (null on other ranks). Collective.
+  /// Rank 0 sends every parameter, in the order of the units, as root of `transfer` (null elsewhere). Collective.
   void broadcast(const std::shared_ptr<ProcessGroup>& transfer) const;
   /// Of every parameter in the order of the units; padding does not count. Collective.
   std::string checksum() const;

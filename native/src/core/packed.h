@@ -24,7 +24,7 @@ struct RowGroup {
   int64_t length;
 };
 
-/// The same rows sorted by length, so that attention runs a few batches instead of one call a row and nothing is padded.
+/// The same rows sorted by length, so that attention runs in a few batches without padding.
 struct SortedRows {
   at::Tensor tokens;        // int64 [T]
   at::Tensor positions;     // int64 [T], from 0 in each row

@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include "core/error.h"
+
 namespace molt {
 
 namespace {
@@ -59,7 +61,7 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(openStore(options), rank_, worldSize_, gloo);
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, name_, " did not form at ", options.host, ":", options.port, ": ", error.what());
+    TORCH_CHECK(false, name_, " did not form at ", options.host, ":", options.port, ": ", messageOf(error));
   }
 }
 
@@ -75,7 +77,7 @@ void ProcessGroup::finish(const c10::intrusive_ptr<c10d::Work>& work, const char
   try {
     work->wait();
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, what, " of ", name_, " failed: ", error.what());
+    TORCH_CHECK(false, what, " of ", name_, " failed: ", messageOf(error));
   }
 }
 

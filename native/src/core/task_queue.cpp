@@ -8,7 +8,7 @@
 namespace molt {
 
 namespace {
-constexpr std::chrono::seconds kDrainDeadline{5};
+constexpr std::chrono::seconds kDrainDeadline{2};
 }
 
 TaskQueue& TaskQueue::instance() {

@@ -19,7 +19,7 @@ struct TensorLocation {
   std::vector<int64_t> shape;
 };
 
-// The location of every parameter, in `units` order. Throws on the first that is missing or of another shape, naming it.
+// The location of every parameter, in `units` order. Throws on the first missing or of another shape.
 std::vector<TensorLocation> locateParameters(
     const std::vector<UnitDescription>& units, const std::vector<TensorLocation>& tensors);
 

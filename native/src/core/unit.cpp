@@ -74,7 +74,11 @@ Leaves openLeaves(const UnitCall& call) {
 
 /// Recomputes one chunk, adds the weights' gradients to their places and returns the input's (undefined if unused).
 at::Tensor backwardChunk(
-    const UnitCall& call, const Leaves& opened, const at::Tensor& input, int64_t begin, const at::Tensor& outputGradient) {
+    const UnitCall& call,
+    const Leaves& opened,
+    const at::Tensor& input,
+    int64_t begin,
+    const at::Tensor& outputGradient) {
   const auto leaf = input.detach().set_requires_grad(true);
   at::Tensor output;
   {

@@ -3,6 +3,7 @@ import { evaluate } from "../loop/evaluate.ts";
 import { evalProfiles, readEvalRows, startSampling, stopSampling } from "../loop/parts.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
+import { requireAddon } from "./setup.ts";
 
 /** Evaluates the recipe's model on its held-out rows; trains nothing and writes nothing. */
 export async function evalCommand(
@@ -10,6 +11,7 @@ export async function evalCommand(
   { json, flags }: { json: boolean; flags: Record<string, string> },
 ): Promise<number> {
   const { recipe } = await checkRecipe(path, { flags, verb: "eval", mode: "launch" });
+  await requireAddon();
   const folder = readPolicyFolder(recipe);
   const interrupt = new AbortController();
   process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());

@@ -5,6 +5,7 @@ import { startRanks } from "../loop/parts.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
+import { requireAddon } from "./setup.ts";
 
 /** Writes a run's newest checkpoint as a Hugging Face folder. */
 export async function exportCommand(
@@ -14,6 +15,7 @@ export async function exportCommand(
   const directory = RunDirectory.open(path);
   try {
     const { recipe } = await checkRecipe(directory.recipe, { verb: "run", mode: "launch" });
+    await requireAddon();
     const checkpoint = findCheckpoint(directory.checkpoints, (message) => console.error(message));
     if (!checkpoint) {
       throw usageError(`run ${directory.runId} has no complete checkpoint`, { fix: "let it reach ckpt.save_steps" });

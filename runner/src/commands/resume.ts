@@ -7,6 +7,7 @@ import { trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { EventLog, readEvents } from "../telemetry/log.ts";
+import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
 export async function resumeCommand(
@@ -16,6 +17,7 @@ export async function resumeCommand(
   const directory = RunDirectory.open(path);
   try {
     const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb: "run", mode: "launch" });
+    await requireAddon();
     const warnings: string[] = [];
     const checkpoint = findCheckpoint(directory.checkpoints, (message) => warnings.push(message));
     const fromStep = checkpoint?.state.step ?? 0;

@@ -6,6 +6,7 @@ import { checkRecipe } from "../recipe/check.ts";
 import { resolvedYaml, type Verb } from "../recipe/index.ts";
 import { eventVersion } from "../telemetry/events.ts";
 import { EventLog } from "../telemetry/log.ts";
+import { requireAddon } from "./setup.ts";
 
 interface Options {
   json: boolean;
@@ -15,6 +16,7 @@ interface Options {
 /** Checks the recipe and opens the run's directory and log. */
 export async function openRun(path: string, verb: Verb, { flags }: Options) {
   const { recipe, provenance, arithmetic, problems } = await checkRecipe(path, { flags, verb, mode: "launch" });
+  await requireAddon();
   const directory = RunDirectory.create(recipe.run.dir, recipe.run.name);
   writeFileSync(directory.recipe, resolvedYaml(recipe, provenance));
   const log = new EventLog(directory.events);

@@ -1,4 +1,4 @@
-import { ExitCode, messageOf, RunnerError } from "../errors.ts";
+import { ExitCode, messageOf, RunnerError, usageError } from "../errors.ts";
 
 /** What `native/setup/setup.mjs` exports; it is plain JavaScript, because it runs before any package is there. */
 export interface NativeSetup {
@@ -18,6 +18,16 @@ export interface SetupReport {
 /** By a name that TypeScript does not follow: the module has no types. */
 export async function loadNativeSetup(module = "molt-native/setup/setup.mjs"): Promise<NativeSetup> {
   return import(module);
+}
+
+/** Before anything starts: the addon is there for these sources. It is not loaded here. */
+export async function requireAddon(module = "molt-native/setup/locate.mjs"): Promise<void> {
+  const { addonPath } = await import(module);
+  try {
+    addonPath();
+  } catch (error) {
+    throw usageError(messageOf(error));
+  }
 }
 
 export async function setupCommand(options: { native: boolean; tests: boolean; remove: boolean }): Promise<number> {

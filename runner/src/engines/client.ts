@@ -4,7 +4,7 @@ import { messageOf, RunnerError } from "../errors.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 import { encodeGenerate, parseGenerate, parseVersion } from "./wire.ts";
 
-/** Where each engine stands in the transfer group, in vLLM's names. `backend` and `prefix` are the embedded engine's. */
+/** An engine's place in the transfer group, in vLLM's names. `backend`, `prefix` and the timeout are ours. */
 export interface TransferInit {
   master_address: string;
   master_port: number;

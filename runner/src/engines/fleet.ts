@@ -20,6 +20,8 @@ export interface FleetOptions {
 }
 
 const stopSeconds = 5;
+/** A dropped engine has had its deadline. */
+const dropSeconds = 1;
 const callSeconds = 10;
 
 /** The embedded engines of a run: their processes, the router over them, the client to them. */
@@ -63,7 +65,7 @@ export class EngineFleet implements SyncTarget {
   async drop(engine: number, reason: string): Promise<void> {
     this.router.remove(engine, reason);
     this.log(`engine ${engine} is dropped: ${reason}`);
-    await this.children.get(engine)?.stop(stopSeconds);
+    await this.children.get(engine)?.stop(dropSeconds);
     this.children.delete(engine);
   }
 

@@ -11,7 +11,6 @@ import { EngineFleet } from "./fleet.ts";
 import type { GenerateResult } from "./types.ts";
 import { type SyncRanks, syncWeights } from "./weight-sync.ts";
 
-process.env.MOLT_CLI ??= fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
 const modelFolder = fileURLToPath(new URL("./fixtures/tiny-model", import.meta.url));
 const { decoder } = readModelFolder(modelFolder, { weights: "none" });
 
@@ -183,7 +182,15 @@ describe("EngineFleet", () => {
   it("gets the trainer's weights over c10d, verified, and samples with them", async () => {
     const fleet = await startFleet(2);
     const ranks = localRanks();
-    const common = { fleet, ranks, units: decoder.units, drainSeconds: 30, deadlineSeconds: 60, log: () => {} };
+    const common = {
+      fleet,
+      ranks,
+      units: decoder.units,
+      inFlight: "wait" as const,
+      drainSeconds: 30,
+      deadlineSeconds: 60,
+      log: () => {},
+    };
     for (const version of [1, 2]) {
       await model.initialize(12 + version);
       const { checksum, engines } = await syncWeights({ ...common, version });
@@ -205,7 +212,15 @@ describe("EngineFleet", () => {
       process.kill(frozen!, "SIGSTOP");
     };
     await model.initialize(20);
-    const common = { fleet, ranks, units: decoder.units, drainSeconds: 30, deadlineSeconds: 5, log: () => {} };
+    const common = {
+      fleet,
+      ranks,
+      units: decoder.units,
+      inFlight: "wait" as const,
+      drainSeconds: 30,
+      deadlineSeconds: 4,
+      log: () => {},
+    };
     expect(await syncWeights({ ...common, version: 1 })).toMatchObject({ engines: 1 });
     expect(isAlive(frozen!)).toBe(false);
     await expectWeightsOfModel(fleet, 0, 1);

@@ -105,7 +105,16 @@ async function setUp(count: number): Promise<Setup> {
   };
   const fleet = { router, client, transfer: null as TransferGroup | null, drop, dropped };
   const sync = (version: number) =>
-    syncWeights({ fleet, ranks, units, version, drainSeconds: 5, deadlineSeconds: seconds, log: () => {} });
+    syncWeights({
+      fleet,
+      ranks,
+      units,
+      version,
+      inFlight: "wait",
+      drainSeconds: 5,
+      deadlineSeconds: seconds,
+      log: () => {},
+    });
   return { ranks, engines, fleet, sync };
 }
 
@@ -203,7 +212,15 @@ describe("syncWeights", () => {
     const setup = await setUp(1);
     await setup.fleet.router.acquire("stuck", 5);
     const { fleet, ranks } = setup;
-    const options = { fleet, ranks, units, version: 1, deadlineSeconds: seconds, log: () => {} };
+    const options = {
+      fleet,
+      ranks,
+      units,
+      version: 1,
+      inFlight: "wait",
+      deadlineSeconds: seconds,
+      log: () => {},
+    } as const;
     await expect(syncWeights({ ...options, drainSeconds: 0.05 })).rejects.toThrow("1 on engine 0");
     expect(setup.engines[0]!.scheduler.isPaused).toBe(false);
     (await setup.fleet.router.acquire("b", 1)).release();

@@ -32,6 +32,8 @@ export interface SyncOptions {
   /** Name, shape and order of what is sent. */
   units: UnitDescription[];
   version: number;
+  /** What happens to running requests (`train.partial_rollout`): `wait` holds new ones until these have ended. */
+  inFlight: "wait";
   /** For running requests to end. */
   drainSeconds: number;
   /** For one attempt at the transfer; a sync takes at most one attempt, and one more an engine. */
@@ -59,12 +61,12 @@ interface Engine {
  * dropped. Rejects when none is left. No engine that still serves is left paused or at another version.
  */
 export async function syncWeights(options: SyncOptions): Promise<SyncResult> {
-  const { fleet, drainSeconds, version, log } = options;
+  const { fleet, inFlight, drainSeconds, version, log } = options;
   const started = performance.now();
   const { router } = fleet;
   router.hold();
   try {
-    await router.drained(drainSeconds);
+    if (inFlight === "wait") await router.drained(drainSeconds);
     const engines = router.alive();
     let checksum: string;
     try {

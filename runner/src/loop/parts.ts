@@ -55,11 +55,11 @@ export async function startSampling(
   warn: Warn,
 ): Promise<Sampling> {
   const { engine, data, rollout, run, train } = recipe;
-  const { max_num_seqs: maxNumSeqs, page_size: pageSize, cache_tokens: cacheTokens } = engine;
   const limits = {
-    "--max-num-seqs": maxNumSeqs,
-    "--page-size": pageSize,
-    "--cache-tokens": cacheTokens ?? maxNumSeqs * data.max_len,
+    "--max-model-len": data.max_len,
+    "--max-num-seqs": engine.max_num_seqs,
+    "--page-size": engine.page_size,
+    ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
   };
   const fleet = await EngineFleet.start({
     count: engine.count,

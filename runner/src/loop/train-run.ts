@@ -199,6 +199,7 @@ class TrainRun {
       ranks,
       units: this.folder.decoder.units,
       version,
+      inFlight: this.options.recipe.train.partial_rollout,
       drainSeconds: this.options.recipe.rollout.turn_timeout,
       deadlineSeconds: syncSeconds,
       log: (message) => this.options.log.emit({ type: "warning", message }),

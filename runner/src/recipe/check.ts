@@ -80,7 +80,17 @@ class FileChecks {
     const model = await this.attempt(key, () =>
       readModelFolder(displayPath(folder), { weights: weights ? "required" : "none" }),
     );
-    if (model && withTokenizer) await this.attempt(key, () => this.checkTokenizer(model));
+    if (!model) return;
+    this.checkContext(model);
+    if (withTokenizer) await this.attempt(key, () => this.checkTokenizer(model));
+  }
+
+  private checkContext({ configJson, path }: ModelFolder): void {
+    const { max_len: maxLen } = this.loaded.recipe.data;
+    const context = configJson.max_position_embeddings;
+    if (typeof context !== "number" || maxLen <= context) return;
+    const message = `data.max_len is ${maxLen}, the context of ${path} is ${context} tokens\n  fix: lower data.max_len`;
+    this.report("error", "data.max_len", message);
   }
 
   private async checkTokenizer({ path, decoder, eosTokenIds }: ModelFolder): Promise<void> {

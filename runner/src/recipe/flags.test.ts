@@ -7,14 +7,14 @@ const read = (key: string, text: string) => checkValue(recipeKeys.get(key)!, par
 
 describe("flags are the recipe's keys", () => {
   test("in either form, before and after the recipe; a switch needs no value", () => {
-    const words = "--run.steps 3 r.yaml --actor.adam.lr=1e-3 --eval.steps -1 --algo.advantage.no_whiten --run.seed 1";
+    const words = "--run.steps 3 r.yaml --actor.adam.lr=1e-3 --eval.steps -1 --eval.sampled --run.seed 1";
     expect(splitArguments(words.split(" "))).toEqual({
       positionals: ["r.yaml"],
       flags: {
         "run.steps": "3",
         "actor.adam.lr": "1e-3",
         "eval.steps": "-1",
-        "algo.advantage.no_whiten": "true",
+        "eval.sampled": "true",
         "run.seed": "1",
       },
     });

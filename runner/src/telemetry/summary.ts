@@ -25,7 +25,7 @@ export interface RunSummary {
   seconds: number;
   eval: { before: EvalSummary | null; after: EvalSummary | null };
   reward: { first: number | null; last: number | null };
-  /** Mean over steps, and largest: |log-probability of the trainer - of the sampler| on sampled tokens, unchanged weights. */
+  /** Mean over steps, and largest: |log-probability by the trainer - by the sampler| of trained tokens, staleness included. */
   logprob_gap: { mean: number | null; max: number | null };
   tokens_trained: number;
   groups: { trained: number; dropped: Record<string, number>; requeued: number };

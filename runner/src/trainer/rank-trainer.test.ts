@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { readSafetensorsHeader } from "../data/safetensors.ts";
-import { fixture, fixtureRows, sftLoss, tinyInit } from "./fixtures/tiny.ts";
+import { fixture, fixtureRows, sftLoss, tinyInit, tinyModel } from "./fixtures/tiny.ts";
 import type { InitParams } from "./protocol.ts";
 import { RankTrainer } from "./rank-trainer.ts";
 
@@ -59,11 +59,18 @@ describe.each([0.5, 1, 1.5])("case B1, invariant 2: at temperature %s", (tempera
 });
 
 test("the reference is scored without gradient and gives the KL of PyTorch float64", async () => {
-  const trainer = await start({ ref: { ...tinyInit().policy, weights: null, seed: 3 } });
+  const trainer = await start({ ref: tinyModel("ref") });
   await trainer.putRows({ rows: fixtureRows() });
-  await expect(trainer.logprobs({ ids: ["absent"] })).rejects.toThrow("rank 0 holds no row absent");
   await trainer.score({ microbatches: [ids.slice(0, 3), ids.slice(3)], as: "ref" });
-  expect((await trainer.update(update)).sums.kl).toBeGreaterThan(0);
+  const { sums } = await trainer.update(update);
+  expect(Math.abs(sums.kl! / fixture.sums.kl! - 1)).toBeLessThanOrEqual(1e-5);
+});
+
+test("what a rank does not hold is refused by name", async () => {
+  const trainer = await start();
+  await expect(trainer.logprobs({ ids: ["absent"] })).rejects.toThrow("rank 0 holds no row absent");
+  await expect(trainer.score({ microbatches: [[]], as: "ref" })).rejects.toThrow("no reference model was loaded");
+  await expect(new RankTrainer(0).checksum()).rejects.toThrow("the first request to a rank is init");
 });
 
 describe("case C8", () => {

@@ -1,7 +1,6 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
 import WebSocket from "ws";
 import { Mask } from "../agents/types.ts";
@@ -12,8 +11,6 @@ import type { InitParams } from "./protocol.ts";
 import type { ScheduleSpec } from "./schedule.ts";
 import { sftBatch } from "./sft-batch.ts";
 import { dropRows, planUpdate, putRows, runUpdates } from "./update.ts";
-
-process.env.MOLT_CLI ??= fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
 
 const groups: RankGroup[] = [];
 const directory = mkdtempSync(join(tmpdir(), "molt-ranks-"));

@@ -11,8 +11,8 @@ const graceSeconds = 2;
 
 /**
  * The four calls that replace the weights. An update counts when every parameter has arrived and `finish` names its
- * version; until then nothing is sampled. One that breaks off before its first byte changes nothing; one that breaks off
- * later leaves weights of no version, and the engine refuses to go on until a whole update has arrived.
+ * version; until then nothing is sampled. One that breaks off before its first byte changes nothing; one that breaks
+ * off later leaves weights of no version, and the engine refuses to go on until a whole update has arrived.
  */
 export class WeightUpdates {
   private readonly sampler: SamplerLike;

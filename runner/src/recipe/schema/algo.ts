@@ -5,9 +5,6 @@ const advantage = section("Advantages and the correction for stale or mismatched
   estimator: key(z.enum(["reinforce_baseline", "grpo", "rloo"]), "reinforce_baseline", {
     description: "How rewards of a group become advantages.",
   }),
-  no_whiten: key(z.boolean(), false, {
-    description: "Leaves reinforce_baseline's advantages unscaled by their deviation over the batch.",
-  }),
   is_correction_level: key(z.enum(["token", "seq", "geo", "off"]), "token", {
     description: "Level at which trainer and sampler probabilities are compared for the importance correction.",
   }),

@@ -1,0 +1,250 @@
+/** The verbs on the quickstart's model and data, a few steps each, as real processes. */
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { pythonPath } from "../../../native/setup/locate.mjs";
+import { deadlineMs } from "../deadline.ts";
+import { EngineClient } from "../engines/client.ts";
+import { EngineFleet } from "../engines/fleet.ts";
+import type { TimedEvent } from "../telemetry/events.ts";
+import { foldRun } from "../telemetry/fold.ts";
+import { readEvents } from "../telemetry/log.ts";
+
+const root = new URL("../../../", import.meta.url).pathname;
+const cli = join(root, "runner/dist/cli.js");
+let home: string;
+let recipe: string;
+
+/** 24 prompts, 2 epochs of 4 steps of 6 groups; checkpoint every second step. */
+const recipeText = `
+run: { name: small, seed: 3, dir: ${"RUNS"} }
+actor: { model_name_or_path: warm, adam: { lr: 1.0e-3 } }
+data: { prompt_dataset: quickstart/prompts.jsonl, input_key: prompt, label_key: label, max_len: 64, max_samples: 24, epochs: 2 }
+rollout: { batch_size: 6, n_samples_per_prompt: 4, max_new_tokens: 8, max_turns: 1 }
+train: { agent_path: quickstart/agent.ts }
+eval: { dataset: quickstart/few.jsonl, steps: -1 }
+ckpt: { save_steps: 2 }
+`;
+
+beforeAll(async () => {
+  home = mkdtempSync(join(tmpdir(), "verbs-"));
+  cpSync(join(root, "recipes"), home, { recursive: true });
+  recipe = join(home, "small.yaml");
+  writeFileSync(recipe, recipeText.replace("RUNS", join(home, "runs")));
+  const heldOut = readFileSync(join(home, "quickstart/heldout.jsonl"), "utf8").split("\n").slice(0, 12);
+  writeFileSync(join(home, "quickstart/few.jsonl"), `${heldOut.join("\n")}\n`);
+  const flags = ["--run.steps", "20", "--run.dir", join(home, "sft"), "--ckpt.output_dir", join(home, "warm")];
+  const warmup = await finished(start("sft", join(home, "quickstart/warmup.yaml"), ...flags));
+  expect(warmup.code, warmup.output).toBe(0);
+});
+afterAll(() => rmSync(home, { recursive: true, force: true }));
+
+function start(...words: string[]): ChildProcess {
+  return spawn(process.execPath, [cli, ...words], { cwd: home, stdio: ["ignore", "pipe", "pipe"] });
+}
+
+async function finished(child: ChildProcess, seconds = 120): Promise<{ code: number | null; output: string }> {
+  let output = "";
+  for (const stream of [child.stdout!, child.stderr!]) stream.on("data", (text) => (output += text));
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      child.kill("SIGKILL");
+      reject(new Error(`still running after ${seconds} s:\n${output}`));
+    }, deadlineMs(seconds));
+    child.once("close", (code) => {
+      clearTimeout(timer);
+      resolve({ code, output });
+    });
+  });
+}
+
+const run = (...words: string[]) => finished(start(...words));
+
+async function until<T>(what: string, probe: () => T | undefined | false): Promise<T> {
+  const end = Date.now() + deadlineMs(60);
+  while (Date.now() < end) {
+    const value = probe();
+    if (value) return value;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  throw new Error(`waited 60 s for ${what}`);
+}
+
+function newestRun(): string {
+  const runs = join(home, "runs");
+  return join(runs, readdirSync(runs).sort().at(-1)!);
+}
+
+function eventsOf(directory: string): TimedEvent[] {
+  const path = join(directory, "events.ndjson");
+  return existsSync(path) ? readEvents(path) : [];
+}
+
+/** Waits for the run that `child` makes to have an event that `wanted` accepts. */
+async function untilEvent(known: string[], wanted: (event: TimedEvent) => boolean): Promise<string> {
+  return until("an event of the run", () => {
+    const made = readdirSync(join(home, "runs")).filter((name) => !known.includes(name));
+    const directory = made[0] && join(home, "runs", made[0]);
+    return directory && eventsOf(directory).some(wanted) ? directory : undefined;
+  });
+}
+
+function knownRuns(): string[] {
+  const runs = join(home, "runs");
+  mkdirSync(runs, { recursive: true });
+  return readdirSync(runs);
+}
+
+/** Processes below `pid`, each with its command line. */
+function descendants(pid: number): { pid: number; command: string }[] {
+  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim();
+  const pids = children === "" ? [] : children.split(" ").map(Number);
+  return pids.flatMap((child) => [
+    { pid: child, command: readFileSync(`/proc/${child}/cmdline`, "utf8").replaceAll("\0", " ") },
+    ...descendants(child),
+  ]);
+}
+
+const isAlive = (pid: number) =>
+  existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+
+async function expectGone(processes: { pid: number; command: string }[]): Promise<void> {
+  await until("the run's processes to end", () => processes.every(({ pid }) => !isAlive(pid)));
+}
+
+/** An engine samples from the export; transformers scores the same tokens. */
+async function scoreWithTransformers(folder: string): Promise<{ parameters: number; gap: number }> {
+  const client = new EngineClient();
+  const fleet = await EngineFleet.start({ count: 1, model: folder, version: 0, startSeconds: 60, log: () => {} });
+  try {
+    const prompt = [1, 2, 88, 84, 87, 89, 5, 3];
+    const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 12, stopTokenIds: [], seed: 5 };
+    const request = { requestId: "score", tokenIds: prompt, sampling };
+    const { tokenIds: sampled, logprobs } = await client.generate(fleet.urls[0]!, request, { timeoutSeconds: 30 });
+    expect(sampled.length).toBeGreaterThan(1);
+    const input = JSON.stringify({ prompt, sampled, logprobs });
+    const script = join(root, "runner/test/check_export.py");
+    const output = execFileSync(pythonPath(), [script, folder], { input, timeout: deadlineMs(120), encoding: "utf8" });
+    return JSON.parse(output);
+  } finally {
+    await fleet.stop();
+    await client.close();
+  }
+}
+
+function trainedOnce(directory: string, epochs: number): void {
+  const { groups } = foldRun(eventsOf(directory));
+  const consumed = groups.filter((group) => group.outcome === "trained" || !group.requeued);
+  const counts = new Map<string, number>();
+  for (const { epoch, promptId } of consumed) {
+    counts.set(`${epoch}:${promptId}`, (counts.get(`${epoch}:${promptId}`) ?? 0) + 1);
+  }
+  expect([...counts.values()].filter((count) => count !== 1)).toEqual([]);
+  expect(counts.size).toBe(24 * epochs);
+}
+
+describe("run", () => {
+  it("trains to the end, reports, and exports what transformers scores as our engine does", async () => {
+    const { code, output } = await run("run", recipe);
+    expect(code, output).toBe(0);
+    const directory = newestRun();
+    const summary = JSON.parse(readFileSync(join(directory, "summary.json"), "utf8"));
+    expect(summary).toMatchObject({ state: "completed", steps: 8, total_steps: 8, policy_version: 8 });
+    expect(summary.eval.before.step).toBe(0);
+    expect(summary.eval.after.step).toBe(8);
+    expect(output).toContain("held-out accuracy");
+    trainedOnce(directory, 2);
+    const exported = join(directory, "export");
+    const { parameters, gap } = await scoreWithTransformers(exported);
+    expect(parameters).toBe(87_040);
+    expect(gap).toBeLessThan(1e-4);
+    const evaluated = await run("eval", recipe, "--actor.model_name_or_path", exported, "--json");
+    expect(evaluated.code, evaluated.output).toBe(0);
+    expect(JSON.parse(evaluated.output).metrics.accuracy).toBe(summary.eval.after.accuracy);
+  });
+
+  it("killed with SIGKILL and resumed: same final step, every prompt consumed once, no process left", async () => {
+    const known = knownRuns();
+    const child = start("run", recipe);
+    const ended = finished(child);
+    const directory = await untilEvent(known, (event) => event.type === "step" && event.step === 5);
+    const processes = descendants(child.pid!);
+    expect(processes.map(({ command }) => command).join("\n")).toMatch(/serve[\s\S]*rank|rank[\s\S]*serve/);
+    child.kill("SIGKILL");
+    await ended;
+    await expectGone(processes);
+    const resumed = await run("resume", directory);
+    expect(resumed.code, resumed.output).toBe(0);
+    expect(resumed.output).toContain("resuming at 4 of 8"); // case F5: below
+    trainedOnce(directory, 2);
+    expect(JSON.parse(readFileSync(join(directory, "summary.json"), "utf8"))).toMatchObject({
+      state: "completed",
+      steps: 8,
+    });
+    const again = await run("resume", directory); // case F5: at
+    expect(again.code).toBe(3);
+    expect(again.output).toContain("nothing to do");
+    const above = await run("resume", directory, "--run.steps", "4"); // case F5: above
+    expect(above.code).toBe(3);
+    const further = await run("resume", directory, "--run.steps", "10");
+    expect(further.output).toContain("resuming at 8 of 10");
+    expect(foldRun(eventsOf(directory)).step).toBe(10);
+  });
+
+  it.each([
+    ["start", (event: TimedEvent) => event.type === "phase" && event.name === "start"],
+    ["train", (event: TimedEvent) => event.type === "step"],
+  ])("Ctrl-C while it is at %s: exit code 130, a summary, no process left", async (_, wanted) => {
+    const known = knownRuns();
+    const child = start("run", recipe);
+    const ended = finished(child);
+    const directory = await untilEvent(known, wanted);
+    const processes = descendants(child.pid!);
+    child.kill("SIGINT");
+    const { code, output } = await ended;
+    expect(code, output).toBe(130);
+    expect(JSON.parse(readFileSync(join(directory, "summary.json"), "utf8")).state).toBe("interrupted");
+    await expectGone(processes);
+    expect(readdirSync(directory).filter((name) => /part|old|pid/.test(name))).toEqual([]);
+  });
+
+  it.each(["serve", "rank"])("a killed %s process ends the run with its name, and nothing is left", async (victim) => {
+    const known = knownRuns();
+    const child = start("run", recipe);
+    const ended = finished(child);
+    const directory = await untilEvent(known, (event) => event.type === "step" && event.step === 2);
+    const processes = descendants(child.pid!);
+    process.kill(processes.find(({ command }) => command.includes(` ${victim} `))!.pid, "SIGKILL");
+    const { code, output } = await ended;
+    expect(code, output).toBe(1);
+    expect(output).toContain(victim === "serve" ? "engine 0 was killed by SIGKILL" : "rank 0 was killed by SIGKILL");
+    await expectGone(processes);
+    expect(foldRun(eventsOf(directory)).state).toBe("failed");
+  });
+
+  it("two ranks over Gloo and two engines train as one does", async () => {
+    const one = await run("run", recipe, "--run.steps", "2", "--train.max_staleness", "0", "--eval.steps", "-1");
+    expect(one.code, one.output).toBe(0);
+    const lengths = eventsOf(newestRun()).flatMap((event) => (event.type === "step" ? [event.metrics.grad_norm!] : []));
+    const flags = [
+      "--run.steps",
+      "2",
+      "--actor.devices_per_node",
+      "2",
+      "--engine.count",
+      "2",
+      "--train.max_staleness",
+      "0",
+    ];
+    const two = await run("run", recipe, ...flags);
+    expect(two.code, two.output).toBe(0);
+    const events = eventsOf(newestRun());
+    const norms = events.flatMap((event) => (event.type === "step" ? [event.metrics.grad_norm!] : []));
+    expect(norms).toHaveLength(2);
+    // The first batch is the same (seeds name rollouts, not engines); later ones may part by rounding.
+    expect(Math.abs(norms[0]! - lengths[0]!)).toBeLessThan(1e-4 * Math.max(1e-3, lengths[0]!));
+    expect(events.filter((event) => event.type === "sync").every((event) => event.engines === 2)).toBe(true);
+  });
+});
