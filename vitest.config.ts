@@ -1,3 +1,4 @@
+import { fileURLToPath } from "node:url";
 import { defineConfig } from "vitest/config";
 
 const scale = Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
@@ -28,7 +29,7 @@ export default defineConfig({
           include: ["{runner,native,lsp}/**/*.process.test.ts"],
           fileParallelism: false,
           // Started from source, the runner's own processes are the built ones.
-          env: { MOLT_CLI: new URL("runner/dist/cli.js", import.meta.url).pathname },
+          env: { MOLT_CLI: fileURLToPath(new URL("runner/dist/cli.js", import.meta.url)) },
           testTimeout: 300_000 * scale,
           hookTimeout: 120_000 * scale,
           sequence: { groupOrder: 1 },

@@ -159,9 +159,12 @@ export class Model {
   writeGradient(name: string, value: Float32Array): Promise<void>;
   /** Rank 0 writes `header` and then every parameter in `units` order, float32. Collective. */
   save(path: string, header: Uint8Array): Promise<void>;
-  /** Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`; others pass null. Collective. */
+  /**
+   * Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`; others pass null.
+   * Collective.
+   */
   broadcast(transfer: ProcessGroup | null): Promise<void>;
-  /** Hash of all parameters in `units` order, as hexadecimal; equals `Sampler.checksum` on equal weights. Collective. */
+  /** Hash of all parameters in `units` order, in hexadecimal: `Sampler.checksum` on equal weights. Collective. */
   checksum(): Promise<string>;
   /** Number of float32 values of this rank's shard, all units. */
   readonly shardSize: number;

@@ -1,5 +1,5 @@
 // Bundles the command line, the agent worker and the library into dist/, split so that a verb loads only what it needs.
-import { chmodSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -22,7 +22,6 @@ export async function buildRunner(outdir = here("dist")) {
     sourcemap: "linked",
     logLevel: "warning",
   });
-  chmodSync(`${outdir}/cli.js`, 0o755);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildRunner();

@@ -1,5 +1,7 @@
-import { type ExtensionContext, StatusBarAlignment, window } from "vscode";
+import { type ExtensionContext, StatusBarAlignment, type Uri, window } from "vscode";
 import { LanguageClient, State, TransportKind } from "vscode-languageclient/node";
+import { type VerbParams, type VerbResult, verbRequest } from "../../lsp/src/requests.ts";
+import { withDeadline } from "../../runner/src/deadline.ts";
 
 const stateText: Record<State, string> = {
   [State.Starting]: "starting",
@@ -8,8 +10,8 @@ const stateText: Record<State, string> = {
   [State.StartFailed]: "failed",
 };
 
-/** Starts the bundled language server, and shows its state in the status bar. Both end with the extension. */
-export async function startClient(context: ExtensionContext): Promise<void> {
+/** The bundled language server's client, not yet started; the status bar shows its state. Ends with the extension. */
+export function createClient(context: ExtensionContext): LanguageClient {
   const status = window.createStatusBarItem("status", StatusBarAlignment.Right);
   status.name = "Molt Runner";
   status.tooltip = "Molt Runner: the recipes' language server";
@@ -29,5 +31,16 @@ export async function startClient(context: ExtensionContext): Promise<void> {
     client,
     client.onDidChangeState(({ newState }) => show(newState)),
   );
-  await client.start();
+  return client;
+}
+
+/** The verb that the server takes the recipe for; `run` when it is down. */
+export async function verbOf(client: LanguageClient, uri: Uri): Promise<VerbResult> {
+  if (client.state !== State.Running) return "run";
+  const params: VerbParams = { uri: uri.toString() };
+  try {
+    return await withDeadline(client.sendRequest<VerbResult>(verbRequest, params), 5, "the language server");
+  } catch {
+    return "run";
+  }
 }

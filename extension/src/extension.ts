@@ -1,8 +1,9 @@
 import type { ExtensionContext } from "vscode";
-import { startClient } from "./client.ts";
+import { createClient } from "./client.ts";
 import { registerCommands } from "./commands.ts";
 
 export async function activate(context: ExtensionContext): Promise<void> {
-  registerCommands(context);
-  await startClient(context);
+  const client = createClient(context);
+  registerCommands(context, client);
+  await client.start();
 }

@@ -11,27 +11,30 @@ import {
   window,
   workspace,
 } from "vscode";
+import type { LanguageClient } from "vscode-languageclient/node";
+import type { VerbResult as Verb } from "../../lsp/src/requests.ts";
+import { verbOf } from "./client.ts";
 
-/** Runs the recipe given by a menu, or shown in the active editor, in a terminal: `molt-runner run <file>`. */
-export async function runRecipe(uri = window.activeTextEditor?.document.uri): Promise<void> {
+/** Runs the recipe given by a menu, or shown in the active editor, in a terminal: `molt-runner <verb> <file>`. */
+export async function runRecipe(client: LanguageClient, uri = window.activeTextEditor?.document.uri): Promise<void> {
   if (uri?.scheme !== "file") {
     window.showErrorMessage("Molt Runner: open a recipe (a YAML file on disk) to run it.");
     return;
   }
   const document = workspace.textDocuments.find((open) => open.uri.toString() === uri.toString());
   if (document?.isDirty && !(await document.save())) return;
-  await tasks.executeTask(createTask(uri));
+  await tasks.executeTask(createTask(uri, await verbOf(client, uri)));
 }
 
 /** A task, because it quotes each word for whatever shell the terminal has. */
-function createTask(uri: Uri): Task {
+function createTask(uri: Uri, verb: Verb): Task {
   const folder = workspace.getWorkspaceFolder(uri);
   const cwd = folder?.uri.fsPath ?? dirname(uri.fsPath);
   const file = workspace.asRelativePath(uri, false);
-  const [command, ...words] = [...runnerCommand(uri, cwd), "run", file];
+  const [command, ...words] = [...runnerCommand(uri, cwd), verb, file];
   const execution = new ShellExecution(command!, words.map(quoted), { cwd });
   const scope = folder ?? TaskScope.Workspace;
-  const task = new Task({ type: "molt-runner", file }, scope, `run ${file}`, "Molt Runner", execution);
+  const task = new Task({ type: "molt-runner", file }, scope, `${verb} ${file}`, "Molt Runner", execution);
   task.presentationOptions = { panel: TaskPanelKind.Dedicated, clear: true };
   return task;
 }

@@ -54,6 +54,13 @@ export const steps = {
     const flagged = await page.locator('.markers-panel .monaco-list-row:has-text("services.yaml")').count();
     if (flagged > 0) throw new Error("services.yaml, which is no recipe, has problems");
   },
+
+  "Run Recipe takes the verb that the recipe is for": async ({ page }) => {
+    await openFile(page, "imitate.yaml");
+    await runCommand(page, "Molt Runner: Run Recipe");
+    // `run` would ask for an agent before it looks for the model.
+    await page.locator(`.xterm-rows:has-text("this model folder does not exist")`).waitFor();
+  },
 };
 
 async function openFile(page, name) {

@@ -10,7 +10,9 @@ import {
 } from "vscode-languageserver";
 import { createConnection, ProposedFeatures } from "vscode-languageserver/node";
 import { TextDocument } from "vscode-languageserver-textdocument";
+import { type VerbParams, type VerbResult, verbRequest } from "./requests.ts";
 import { type Document, diagnostics, quickFixes } from "./service/diagnostics.ts";
+import { verb } from "./service/verb.ts";
 
 /** Long enough for a burst of keystrokes or of file events, short enough to feel immediate. */
 const debounceMs = 150;
@@ -53,6 +55,11 @@ documents.onDidClose(({ document }) => {
 connection.onCodeAction(({ textDocument, range }) => {
   const document = documents.get(textDocument.uri);
   return document && isFile(document) ? quickFixes(toDocument(document), range, readFile) : [];
+});
+
+connection.onRequest(verbRequest, ({ uri }: VerbParams): VerbResult => {
+  const path = fileURLToPath(uri);
+  return verb({ path, text: readFile(path) ?? "" }, readFile);
 });
 
 documents.listen(connection);

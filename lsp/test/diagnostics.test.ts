@@ -43,7 +43,8 @@ describe("diagnostics", () => {
 
   // case E4
   it("underlines a misspelt key and suggests the right one", () => {
-    const found = check(`${sound}rollout:\n  «batch_sise»: 4\n`, /unknown key 'batch_sise'.*did you mean 'batch_size'/);
+    const message = /unknown key 'batch_sise'.*did you mean 'batch_size'/;
+    const found = check(`${sound}rollout:\n  «batch_sise»: 4\n`, message);
     expect(found).toMatchObject({ severity: DiagnosticSeverity.Error, source: "molt-runner", code: "unknown-key" });
   });
 

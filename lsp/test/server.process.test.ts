@@ -13,6 +13,7 @@ import {
   StreamMessageWriter,
 } from "vscode-languageserver/node";
 import { deadlineMs, withDeadline } from "../../runner/src/deadline.ts";
+import { verbRequest } from "../src/requests.ts";
 
 const folder = realpathSync(mkdtempSync(join(tmpdir(), "molt-lsp-")));
 const server = join(folder, "server.cjs");
@@ -23,6 +24,7 @@ actor: { model_name_or_path: model, init: random }
 data: { prompt_dataset: prompts.jsonl }
 train: { agent_path: agent.ts }
 `;
+const replies = "actor: { model_name_or_path: model }\ndata: { prompt_dataset: a.jsonl, output_key: reply }\n";
 
 let child: ChildProcess;
 let exited: Promise<number | null>;
@@ -106,6 +108,14 @@ describe("the language server over stdio", () => {
     await request("shutdown");
     await notify("exit", undefined);
     expect(await soon(exited, "exit")).toBe(0);
+  });
+
+  it("names the verb of a recipe on disk, and of its text as it is being edited", async () => {
+    writeFileSync(recipe, replies);
+    await initialize();
+    expect(await request(verbRequest, { uri })).toBe("sft");
+    await open(sound);
+    expect(await request(verbRequest, { uri })).toBe("run");
   });
 
   it("looks again when a parent on disk changes", async () => {

@@ -6,7 +6,7 @@ import { capture, run } from "./run.mjs";
 import { atLeast, findPython } from "./tools.mjs";
 
 const cpuIndex = "https://download.pytorch.org/whl/cpu";
-/** What libtorch_cpu.so of the CUDA build of `torchVersion` is itself linked against; the rest of CUDA is not needed. */
+/** What libtorch_cpu.so of the CUDA build of `torchVersion` is itself linked against: all of CUDA that is needed. */
 const cudaLibraries = "cuda-toolkit[cudart,cupti]==13.0.3";
 const cmakeWheel = "cmake==3.31.6";
 const ninjaWheel = "ninja==1.13.0";

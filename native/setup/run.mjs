@@ -5,8 +5,14 @@ import { join } from "node:path";
 import { cacheDirectory, SetupError } from "./locate.mjs";
 
 const shownLines = 25;
-const networkFailure =
-  /ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONNRESET|ECONNREFUSED|ENETUNREACH|NewConnectionError|ConnectTimeout|ReadTimeout|Connection aborted|Temporary failure in name resolution|CERTIFICATE_VERIFY_FAILED|network (?:timeout|error)|Could not fetch URL/i;
+const networkFailure = new RegExp(
+  [
+    "ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONNRESET|ECONNREFUSED|ENETUNREACH", // npm
+    "NewConnectionError|ConnectTimeout|ReadTimeout|Connection aborted|Could not fetch URL", // pip
+    "Temporary failure in name resolution|CERTIFICATE_VERIFY_FAILED|network (?:timeout|error)",
+  ].join("|"),
+  "i",
+);
 
 /** @type {Set<import("node:child_process").ChildProcess>} */
 const children = new Set();

@@ -3,7 +3,11 @@ import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { SetupError } from "./locate.mjs";
 
-/** @typedef {{ name: string, version: string | null, command: string | null, needs: string, packages: Record<string, string> }} Tool */
+/**
+ * @typedef {{
+ *   name: string, version: string | null, command: string | null, needs: string, packages: Record<string, string>
+ * }} Tool
+ */
 
 /** @param {string} command @param {string[]} args @param {string} [input] */
 function capture(command, args, input) {
@@ -60,8 +64,11 @@ export function findPython() {
 
 /** A compiler counts when it compiles C++20 against its own standard library. @returns {Tool} */
 export function findCompiler() {
-  const probe =
-    "#include <concepts>\n#include <span>\ntemplate <std::integral T> T f(T x) { return x; }\nint main() { return f(0); }\n";
+  const probe = `#include <concepts>
+#include <span>
+template <std::integral T> T f(T x) { return x; }
+int main() { return f(0); }
+`;
   const candidates = [process.env.CXX, "c++", "g++", "clang++", "g++-14", "g++-13", "g++-12", "g++-11"];
   const command = candidates
     .filter((name) => name !== undefined && name !== "")

@@ -1,12 +1,13 @@
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { AdamW, Model, Tensor, type TensorLocation } from "molt-native";
 import { afterAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
 import { buildSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
 
-const folder = new URL("fixtures/model/untied", import.meta.url).pathname;
+const folder = fileURLToPath(new URL("fixtures/model/untied", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const { config, units } = decoder;
 const parameters = units.flatMap((unit) => unit.parameters);

@@ -1,11 +1,12 @@
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
+import { freePort } from "../../runner/src/trainer/free-port.ts";
 
 /** What `rank.mjs` prints. */
 interface Seen {
@@ -21,7 +22,7 @@ interface Seen {
   broken: string[];
 }
 
-const folder = new URL("fixtures/model/untied", import.meta.url).pathname;
+const folder = fileURLToPath(new URL("fixtures/model/untied", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
 const scratch = mkdtempSync(join(tmpdir(), "molt-ranks-"));
@@ -30,14 +31,6 @@ afterAll(() => {
   for (const child of children) child.kill("SIGKILL");
   rmSync(scratch, { recursive: true });
 });
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 /** The fixture's rows begin..end, with what weighs their loss. `untargeted` makes them a dummy. */
 function share(begin: number, end: number, untargeted = false) {
@@ -52,7 +45,7 @@ function share(begin: number, end: number, untargeted = false) {
 /** Runs one process a share; resolves with what each saw. */
 async function run(shares: ReturnType<typeof share>[], name: string): Promise<Seen[]> {
   const port = await freePort();
-  const script = new URL("rank.mjs", import.meta.url).pathname;
+  const script = fileURLToPath(new URL("rank.mjs", import.meta.url));
   const outputs = shares.map(async (given, rank) => {
     const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
     children.push(child);

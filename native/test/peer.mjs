@@ -1,4 +1,4 @@
-// One rank of a process group, for process-group.process.test.ts: options and a script of steps as JSON in its argument.
+// One rank of a process group, for process-group.process.test.ts. Its argument: options and a script of steps, as JSON.
 import { ProcessGroup } from "molt-native";
 
 const { options, steps } = JSON.parse(process.argv[2]);

@@ -2,8 +2,10 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createServer } from "node:net";
 import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
 import { ProcessGroup, setThreads, versions } from "molt-native";
 import { afterEach, describe, expect, it } from "vitest";
+import { freePort } from "../../runner/src/trainer/free-port.ts";
 
 type Step = { values: number[]; op: "sum" | "max" } | { barrier: true } | { die: true };
 
@@ -13,15 +15,6 @@ afterEach(() => {
   for (const child of children.splice(0)) child.kill("SIGKILL");
 });
 
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
 function optionsOf(rank: number, port: number, timeoutMs = 20_000, worldSize = 2) {
   return { host: "127.0.0.1", port, rank, worldSize, prefix: "test", serveStore: rank === 0, timeoutMs };
 }
@@ -29,7 +22,7 @@ function optionsOf(rank: number, port: number, timeoutMs = 20_000, worldSize = 2
 /** Another process as rank 1. Resolves with what its all-reduces printed. */
 async function peer(port: number, steps: Step[], timeoutMs?: number): Promise<number[][]> {
   const job = JSON.stringify({ options: optionsOf(1, port, timeoutMs), steps });
-  const child = spawn(process.execPath, [new URL("peer.mjs", import.meta.url).pathname, job]);
+  const child = spawn(process.execPath, [fileURLToPath(new URL("peer.mjs", import.meta.url)), job]);
   children.push(child);
   const [output, errors] = await Promise.all([text(child.stdout!), text(child.stderr!)]);
   expect(errors).toBe("");

@@ -1,12 +1,13 @@
 import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
 import { ProcessGroup, type ProcessGroupOptions, Sampler } from "molt-native";
 import { afterEach, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
+import { freePort } from "../../runner/src/trainer/free-port.ts";
 
-const folder = new URL("fixtures/sampler", import.meta.url).pathname;
+const folder = fileURLToPath(new URL("fixtures/sampler", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const { config, units } = decoder;
 const names = units.flatMap(({ parameters }) => parameters.map(({ name }) => name));
@@ -17,14 +18,6 @@ afterEach(() => {
   for (const close of closing.splice(0)) close();
 });
 
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
 async function options(worldSize: number): Promise<ProcessGroupOptions> {
   const port = await freePort();
   return { host: "127.0.0.1", port, rank: 0, worldSize, prefix: "transfer", serveStore: true, timeoutMs: 20_000 };
@@ -32,7 +25,7 @@ async function options(worldSize: number): Promise<ProcessGroupOptions> {
 
 /** Starts `broadcast.mjs` as rank 0; resolves with what it printed. */
 function broadcast(group: ProcessGroupOptions): Promise<string> {
-  const script = new URL("broadcast.mjs", import.meta.url).pathname;
+  const script = fileURLToPath(new URL("broadcast.mjs", import.meta.url));
   const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
   closing.push(() => child.kill("SIGKILL"));
   child.stdin.end(JSON.stringify({ config, units, tensors, group }));
@@ -87,7 +80,7 @@ describe("receive", () => {
       (await ProcessGroup.create(${JSON.stringify(group)})).close();`;
     const child = spawn(process.execPath, ["--input-type=module", "-e", script], {
       stdio: "inherit",
-      cwd: new URL(".", import.meta.url).pathname,
+      cwd: fileURLToPath(new URL(".", import.meta.url)),
     });
     closing.push(() => child.kill("SIGKILL"));
     const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false, timeoutMs: 5000 });

@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { Sampler, type TensorLocation } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readDecoder } from "../../runner/src/data/decoder.ts";
@@ -34,7 +35,7 @@ interface Item {
   uniform?: number;
 }
 
-const folder = new URL("fixtures/sampler", import.meta.url).pathname;
+const folder = fileURLToPath(new URL("fixtures/sampler", import.meta.url));
 const expected: Expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const numPages = 64;

@@ -3,10 +3,11 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { torchDirectory } from "../setup/locate.mjs";
 
-const setupFolder = new URL("../setup/", import.meta.url).pathname;
+const setupFolder = fileURLToPath(new URL("../setup/", import.meta.url));
 /** The libtorch that this checkout is set up with. */
 const libtorch = torchDirectory()!;
 

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { Model, memory, scope, Tensor } from "molt-native";
 import { describe, expect, it } from "vitest";
@@ -99,7 +100,7 @@ describe("Tensor", () => {
 describe("gradients of Tensor operations", () => {
   /** Weights whose gradients are compared: the head's norm and one matrix. */
   const kind = "tied";
-  const folder = new URL(`fixtures/model/${kind}`, import.meta.url).pathname;
+  const folder = fileURLToPath(new URL(`fixtures/model/${kind}`, import.meta.url));
   const { tokens, cu } = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8")) as Record<string, number[]>;
   const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
   const names = decoder.units.flatMap((unit) => unit.parameters.map(({ name }) => name));

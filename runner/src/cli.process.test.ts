@@ -1,5 +1,5 @@
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -45,6 +45,15 @@ test("a wrong recipe: file, line and column of all that is wrong, before anythin
     expect(err).toContain("\nr.yaml:2:15 run.steps must be an integer of at least 1 or null, not 'x'\n");
     expect(err).toContain("\n--rollout.top_p must be 1, not 0.5");
   }
+});
+
+test("a misspelt key gives exactly what docs/index.md shows", () => {
+  const root = fileURLToPath(new URL("../../", import.meta.url));
+  const shown = /^error recipes.*temprature.*\n/m.exec(readFileSync(join(root, "docs/index.md"), "utf8"));
+  cpSync(join(root, "recipes"), join(folder, "recipes"), { recursive: true });
+  const recipe = join(folder, "recipes/quickstart.yaml");
+  writeFileSync(recipe, readFileSync(recipe, "utf8").replace("temperature:", "temprature:"));
+  expect(run("check", "recipes/quickstart.yaml")).toEqual({ code: 2, out: "", err: shown?.[0] });
 });
 
 test("--json gives the same as one object on standard output", () => {

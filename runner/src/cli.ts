@@ -1,6 +1,6 @@
-#!/usr/bin/env node
 import { readFileSync } from "node:fs";
 import { Command, CommanderError, InvalidArgumentError, Option } from "commander";
+import type { VerbOptions } from "./commands/options.ts";
 import type { ServeOptions } from "./commands/serve.ts";
 import { ExitCode, messageOf, RunnerError, usageError } from "./errors.ts";
 
@@ -109,11 +109,6 @@ function integer(text: string): number {
   return Number(text);
 }
 
-interface VerbOptions {
-  json: boolean;
-  flags: Record<string, string>;
-}
-
 type Verb = (target: string, options: VerbOptions) => Promise<number>;
 
 function recipeVerb(program: Command, name: string, description: string, verb: Verb): void {
@@ -165,6 +160,10 @@ async function main(words: string[]): Promise<number> {
 
 function toRunnerError(error: unknown): RunnerError {
   if (error instanceof RunnerError) return error;
+  // The set-up is plain JavaScript with an error class of its own, which brings its fix.
+  if (error instanceof Error && error.name === "SetupError") return usageError(error.message);
+  // The machine's reasons (a full disk, no right to write): no stack of ours explains them.
+  if (error instanceof Error && "syscall" in error) return new RunnerError(error.message, { cause: error });
   if (!(error instanceof CommanderError)) {
     return new RunnerError(`unexpected: ${(error instanceof Error && error.stack) || messageOf(error)}`, {
       cause: error,
@@ -190,6 +189,8 @@ function printJson(error: RunnerError): void {
   process.stdout.write(`${JSON.stringify({ error: { message, position, fix, exitCode, diagnostics } })}\n`);
 }
 
+// Whoever read the output may leave (`| head`); a run goes on, its log is elsewhere.
+for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});
 const code = await main(process.argv.slice(2));
 // What was written is out before the process ends; handles that a verb left open do not hold it.
 process.stdout.write("", () => process.exit(code));

@@ -1,6 +1,6 @@
 import { RunnerError } from "./errors.ts";
 
-/** Every wait has a deadline that names what it waited for. `MOLT_DEADLINE_SCALE` stretches all of them (slow machines). */
+/** Every wait has a deadline that names what it waited for. `MOLT_DEADLINE_SCALE` stretches all (slow machines). */
 export function deadlineMs(seconds: number): number {
   return seconds * 1000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
 }

@@ -1,6 +1,6 @@
 import { Packr } from "msgpackr";
 
-// `moreTypes` keeps typed arrays what they are (Int32Array, Float32Array with NaN); records would need a shared structure.
+// `moreTypes` keeps typed arrays what they are (Int32Array, Float32Array with NaN); records need a shared structure.
 const packr = new Packr({ moreTypes: true, useRecords: false, int64AsType: "number" });
 
 /** The one binary encoding: rank messages, stored rollouts, loop state. */

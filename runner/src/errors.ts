@@ -13,7 +13,7 @@ export function formatPosition({ file, line, column }: SourcePosition): string {
   return [file, line, line === undefined ? undefined : column].filter((part) => part !== undefined).join(":");
 }
 
-/** An error with an answer: what happened, where, and the nearest fix. Only the outermost command prints it and exits. */
+/** An error with an answer: what happened, where, and the nearest fix. Only the outermost command prints and exits. */
 export class RunnerError extends Error {
   readonly position?: SourcePosition;
   readonly fix?: string;

@@ -1,6 +1,6 @@
 #include "binding/process_group.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
 
 #include "binding/async.h"
 

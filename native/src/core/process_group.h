@@ -1,6 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <mutex>
@@ -8,7 +8,8 @@
 
 namespace c10d {
 class ProcessGroupGloo;
-}
+class Work;
+}  // namespace c10d
 
 namespace molt {
 
@@ -42,6 +43,7 @@ class ProcessGroup {
   void allGather(at::Tensor whole, at::Tensor shard);
   /// The same, under way: `finish` waits. Both tensors must stay alive and untouched until then.
   c10::intrusive_ptr<c10d::Work> startAllGather(at::Tensor whole, at::Tensor shard);
+  /// Waits for what was started; `what` names it in the error.
   void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
   /// Sums `whole` over the ranks; rank r keeps shard r.
   void reduceScatter(at::Tensor shard, at::Tensor whole);

@@ -1,7 +1,5 @@
 #include "core/task_queue.h"
 
-#include <ATen/Parallel.h>
-
 #include <chrono>
 #include <thread>
 

@@ -59,6 +59,8 @@ export interface FailedRollout {
 export interface Group {
   groupId: string;
   promptId: string;
+  /** Of the pass over the data that the prompt was handed out for. */
+  epoch: number;
   /** Policy version of the engines when the group was admitted. */
   admittedVersion: number;
   attempt: number;

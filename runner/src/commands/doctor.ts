@@ -1,5 +1,5 @@
+import type { DoctorReport } from "molt-native/setup/setup.mjs";
 import { ExitCode, messageOf } from "../errors.ts";
-import { loadNativeSetup, type SetupReport } from "./setup.ts";
 
 interface AddonState {
   loads: boolean;
@@ -9,7 +9,7 @@ interface AddonState {
 
 /** Says which tools, caches and parts are there. Exit code 1 where training would not start. */
 export async function doctorCommand({ json }: { json: boolean }): Promise<number> {
-  const report = (await loadNativeSetup()).doctorReport();
+  const report = (await import("molt-native/setup/setup.mjs")).doctorReport();
   const addon = await loadAddon();
   const platform = `${process.platform} ${process.arch}`;
   if (json) console.log(JSON.stringify({ ...report, platform, addon: { ...report.addon, ...addon } }));
@@ -26,7 +26,7 @@ async function loadAddon(): Promise<AddonState> {
   }
 }
 
-function lines({ tools, torch, python, cache }: SetupReport, addon: AddonState): string[] {
+function lines({ tools, torch, python, cache }: DoctorReport, addon: AddonState): string[] {
   const setUp = "molt-runner setup";
   return [
     ...tools.map(({ name, version, command, needs }) =>

@@ -3,13 +3,11 @@ import { evaluate } from "../loop/evaluate.ts";
 import { evalProfiles, readEvalRows, startSampling, stopSampling } from "../loop/parts.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
+import type { VerbOptions } from "./options.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Evaluates the recipe's model on its held-out rows; trains nothing and writes nothing. */
-export async function evalCommand(
-  path: string,
-  { json, flags }: { json: boolean; flags: Record<string, string> },
-): Promise<number> {
+export async function evalCommand(path: string, { json, flags }: VerbOptions): Promise<number> {
   const { recipe } = await checkRecipe(path, { flags, verb: "eval", mode: "launch" });
   await requireAddon();
   const folder = readPolicyFolder(recipe);

@@ -4,7 +4,10 @@ import { exportModel } from "../loop/export.ts";
 import { startRanks } from "../loop/parts.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
 import { checkRecipe } from "../recipe/check.ts";
+import { foldRun } from "../telemetry/fold.ts";
+import { readEvents } from "../telemetry/log.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
+import { refuseSft } from "./resume.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Writes a run's newest checkpoint as a Hugging Face folder. */
@@ -14,6 +17,7 @@ export async function exportCommand(
 ): Promise<number> {
   const directory = RunDirectory.open(path);
   try {
+    refuseSft(directory, foldRun(readEvents(directory.events)));
     const { recipe } = await checkRecipe(directory.recipe, { verb: "run", mode: "launch" });
     await requireAddon();
     const checkpoint = findCheckpoint(directory.checkpoints, (message) => console.error(message));

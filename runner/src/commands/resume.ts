@@ -1,35 +1,38 @@
-import { ExitCode } from "../errors.ts";
+import { ExitCode, usageError } from "../errors.ts";
 import { findCheckpoint } from "../loop/checkpoint.ts";
 import { conduct } from "../loop/conduct.ts";
 import { hasExport } from "../loop/export.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { trainRun } from "../loop/train-run.ts";
+import { checkSameData, trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
-import { foldRun } from "../telemetry/fold.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
+import { foldRun, type RunState } from "../telemetry/fold.ts";
 import { EventLog, readEvents } from "../telemetry/log.ts";
+import type { VerbOptions } from "./options.ts";
+import { nextCommands } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
-export async function resumeCommand(
-  path: string,
-  { json, flags }: { json: boolean; flags: Record<string, string> },
-): Promise<number> {
+export async function resumeCommand(path: string, { json, flags }: VerbOptions): Promise<number> {
   const directory = RunDirectory.open(path);
   try {
+    const run = foldRun(readEvents(directory.events));
+    refuseSft(directory, run);
     const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb: "run", mode: "launch" });
     await requireAddon();
     const warnings: string[] = [];
     const checkpoint = findCheckpoint(directory.checkpoints, (message) => warnings.push(message));
     const fromStep = checkpoint?.state.step ?? 0;
     const totalSteps = arithmetic.steps;
-    const { state } = foldRun(readEvents(directory.events));
-    if (state === "completed" && totalSteps !== null && fromStep >= totalSteps && hasExport(directory.export)) {
+    const isWhole = run.state === "completed" && hasExport(directory.export);
+    if (totalSteps !== null && (fromStep > totalSteps || (fromStep === totalSteps && isWhole))) {
       const line = `nothing to do: run ${directory.runId} is at step ${fromStep} of ${totalSteps}`;
       console.log(json ? JSON.stringify({ nothing: line, step: fromStep, totalSteps }) : line);
       return ExitCode.nothing;
     }
+    if (checkpoint) checkSameData(recipe, checkpoint.state);
     const log = new EventLog(directory.events);
-    const next = () => [`molt-runner serve --model ${directory.export}`];
+    const next = nextCommands(directory, displayPath(directory.recipe));
     return await conduct({ directory, log, json, next }, (interrupted) => {
       log.emit({ type: "resumed", fromStep, totalSteps });
       for (const message of warnings) log.emit({ type: "warning", message });
@@ -38,4 +41,12 @@ export async function resumeCommand(
   } finally {
     directory.release();
   }
+}
+
+/** Supervised training is short and keeps no checkpoint. */
+export function refuseSft({ runId, recipe }: RunDirectory, { command }: RunState): void {
+  if (command !== "sft") return;
+  throw usageError(`run ${runId} was made by sft, which keeps no checkpoint`, {
+    fix: `its model is in export/ once it has ended; start it again with: molt-runner sft ${displayPath(recipe)}`,
+  });
 }

@@ -1,10 +1,13 @@
 /** The verbs on the quickstart's model and data, a few steps each, as real processes. */
+
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, relative } from "node:path";
+import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { pythonPath } from "../../../native/setup/locate.mjs";
+import { isAlive, until } from "../../test/processes.ts";
 import { deadlineMs } from "../deadline.ts";
 import { EngineClient } from "../engines/client.ts";
 import { EngineFleet } from "../engines/fleet.ts";
@@ -12,8 +15,8 @@ import type { TimedEvent } from "../telemetry/events.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
 
-const root = new URL("../../../", import.meta.url).pathname;
-const cli = join(root, "runner/dist/cli.js");
+const root = fileURLToPath(new URL("../../../", import.meta.url));
+const cli = process.env.MOLT_CLI!;
 let home: string;
 let recipe: string;
 
@@ -21,7 +24,9 @@ let recipe: string;
 const recipeText = `
 run: { name: small, seed: 3, dir: ${"RUNS"} }
 actor: { model_name_or_path: warm, adam: { lr: 1.0e-3 } }
-data: { prompt_dataset: quickstart/prompts.jsonl, input_key: prompt, label_key: label, max_len: 64, max_samples: 24, epochs: 2 }
+data:
+  { prompt_dataset: quickstart/prompts.jsonl, input_key: prompt, label_key: label, max_len: 64, max_samples: 24,
+    epochs: 2 }
 rollout: { batch_size: 6, n_samples_per_prompt: 4, max_new_tokens: 8, max_turns: 1 }
 train: { agent_path: quickstart/agent.ts }
 eval: { dataset: quickstart/few.jsonl, steps: -1 }
@@ -62,16 +67,6 @@ async function finished(child: ChildProcess, seconds = 120): Promise<{ code: num
 
 const run = (...words: string[]) => finished(start(...words));
 
-async function until<T>(what: string, probe: () => T | undefined | false): Promise<T> {
-  const end = Date.now() + deadlineMs(60);
-  while (Date.now() < end) {
-    const value = probe();
-    if (value) return value;
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-  throw new Error(`waited 60 s for ${what}`);
-}
-
 function newestRun(): string {
   const runs = join(home, "runs");
   return join(runs, readdirSync(runs).sort().at(-1)!);
@@ -79,7 +74,7 @@ function newestRun(): string {
 
 function eventsOf(directory: string): TimedEvent[] {
   const path = join(directory, "events.ndjson");
-  return existsSync(path) ? readEvents(path) : [];
+  return existsSync(path) ? [...readEvents(path)] : [];
 }
 
 /** Waits for the run that `child` makes to have an event that `wanted` accepts. */
@@ -106,9 +101,6 @@ function descendants(pid: number): { pid: number; command: string }[] {
     ...descendants(child),
   ]);
 }
-
-const isAlive = (pid: number) =>
-  existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
 
 async function expectGone(processes: { pid: number; command: string }[]): Promise<void> {
   await until("the run's processes to end", () => processes.every(({ pid }) => !isAlive(pid)));
@@ -190,24 +182,107 @@ describe("run", () => {
     expect(above.code).toBe(3);
     const further = await run("resume", directory, "--run.steps", "10");
     expect(further.output).toContain("resuming at 8 of 10");
-    expect(foldRun(eventsOf(directory)).step).toBe(10);
+    const { step, steps } = foldRun(eventsOf(directory));
+    expect(step).toBe(10);
+    // case F6: nothing was left over, so its first requests made step 9; the trainer scores them as the engine did.
+    const [first] = steps.filter((event) => event.step === 9);
+    expect(first!.metrics.staleness_max).toBe(0);
+    expect(first!.metrics.logprob_gap_max).toBeLessThan(1e-4);
+    await refusesChangedData(directory);
+  });
+
+  // case F6
+  async function refusesChangedData(directory: string): Promise<void> {
+    const [prompts, log] = [join(home, "quickstart/prompts.jsonl"), readFileSync(join(directory, "events.ndjson"))];
+    const text = readFileSync(prompts, "utf8");
+    writeFileSync(prompts, text.replace(/sort \d/, "sort 9"));
+    const { code, output } = await run("resume", directory, "--run.steps", "12");
+    writeFileSync(prompts, text);
+    expect(code, output).toBe(2);
+    expect(output).toContain(
+      "quickstart/prompts.jsonl changed since the checkpoint was written\n  fix: restore the file",
+    );
+    expect(readFileSync(join(directory, "events.ndjson"))).toEqual(log);
+  }
+
+  it("killed before its first checkpoint, and between its last step and the export: the same run still", async () => {
+    const known = knownRuns();
+    let child = start("run", recipe);
+    const killAt = async (wanted: (event: TimedEvent) => boolean) => {
+      const ended = finished(child);
+      const directory = await untilEvent(known, wanted);
+      const processes = descendants(child.pid!);
+      child.kill("SIGKILL");
+      const { output } = await ended;
+      await expectGone(processes);
+      return { directory, output };
+    };
+    const { directory } = await killAt((event) => event.type === "phase" && event.name === "first sync");
+    child = start("resume", directory);
+    const { output } = await killAt((event) => event.type === "checkpoint" && event.step === 8);
+    expect(output).toContain("resuming at 0 of 8");
+    expect(existsSync(join(directory, "export"))).toBe(false);
+    const last = await run("resume", directory);
+    expect(last.code, last.output).toBe(0);
+    expect(last.output).toContain("resuming at 8 of 8");
+    trainedOnce(directory, 2);
+    const summary = JSON.parse(readFileSync(join(directory, "summary.json"), "utf8"));
+    expect(summary).toMatchObject({ state: "completed", steps: 8, policy_version: 8, eval: { after: { step: 8 } } });
+    expect(readdirSync(join(directory, "export"))).toContain("model.safetensors");
+  });
+
+  it("a checkpoint that cannot be written ends the run and says why", async () => {
+    const known = knownRuns();
+    const child = start("run", recipe);
+    const ended = finished(child);
+    const directory = await untilEvent(known, (event) => event.type === "phase");
+    writeFileSync(join(directory, "checkpoints"), "in the way");
+    const processes = descendants(child.pid!);
+    const { code, output } = await ended;
+    expect(code, output).toBe(1);
+    expect(output).toMatch(
+      /error checkpoint \S+step-000002 could not be written: \S.*\n {2}fix: make room on the disk/,
+    );
+    await expectGone(processes);
+    expect(foldRun(eventsOf(directory))).toMatchObject({ state: "failed", step: 2 });
+  });
+
+  it("goes on when whoever read its output has left; sft cannot be resumed, and says so", async () => {
+    const runs = join(home, "unread");
+    const child = start("sft", join(home, "quickstart/warmup.yaml"), "--run.steps", "3", "--run.dir", runs);
+    child.stdout!.destroy();
+    const { code, output } = await finished(child);
+    expect(code, output).toBe(0);
+    const directory = join(runs, readdirSync(runs)[0]!);
+    expect(foldRun(eventsOf(directory)).state).toBe("completed");
+    for (const verb of ["resume", "export"]) {
+      const refused = await run(verb, directory);
+      expect(refused.code).toBe(2);
+      expect(refused.output).toContain("was made by sft, which keeps no checkpoint");
+    }
   });
 
   it.each([
-    ["start", (event: TimedEvent) => event.type === "phase" && event.name === "start"],
-    ["train", (event: TimedEvent) => event.type === "step"],
-  ])("Ctrl-C while it is at %s: exit code 130, a summary, no process left", async (_, wanted) => {
+    ["start", (event: TimedEvent) => event.type === "phase" && event.name === "start", 1],
+    ["train", (event: TimedEvent) => event.type === "step", 1],
+    ["train, twice", (event: TimedEvent) => event.type === "step", 2],
+  ])("Ctrl-C while it is at %s: exit code 130, a summary, no process left", async (_, wanted, times) => {
     const known = knownRuns();
     const child = start("run", recipe);
     const ended = finished(child);
     const directory = await untilEvent(known, wanted);
     const processes = descendants(child.pid!);
-    child.kill("SIGINT");
+    for (let time = 0; time < times; time++) {
+      child.kill("SIGINT");
+      await until("the signal's event", () => eventsOf(directory).some(({ type }) => type === "warning"));
+    }
     const { code, output } = await ended;
     expect(code, output).toBe(130);
     expect(JSON.parse(readFileSync(join(directory, "summary.json"), "utf8")).state).toBe("interrupted");
+    if (times === 1) expect(output).toContain(`try next:\n  molt-runner resume ${relative(home, directory)}\n`);
     await expectGone(processes);
-    expect(readdirSync(directory).filter((name) => /part|old|pid/.test(name))).toEqual([]);
+    const files = readdirSync(directory, { recursive: true, encoding: "utf8" });
+    expect(files.filter((name) => /part|old|pid/.test(name))).toEqual([]);
   });
 
   it.each(["serve", "rank"])("a killed %s process ends the run with its name, and nothing is left", async (victim) => {
@@ -225,8 +300,14 @@ describe("run", () => {
   });
 
   it("two ranks over Gloo and two engines train as one does", async () => {
-    const one = await run("run", recipe, "--run.steps", "2", "--train.max_staleness", "0", "--eval.steps", "-1");
+    const flags0 = ["--run.steps", "2", "--train.max_staleness", "0", "--eval.steps", "-1", "--json"];
+    const one = await run("run", recipe, ...flags0);
     expect(one.code, one.output).toBe(0);
+    const types = one.output
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line).type); // one value a line, nothing else
+    expect([types[0], types.at(-1)]).toEqual(["started", "summary"]);
     const lengths = eventsOf(newestRun()).flatMap((event) => (event.type === "step" ? [event.metrics.grad_norm!] : []));
     const flags = [
       "--run.steps",

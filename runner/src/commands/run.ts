@@ -1,24 +1,22 @@
-import { writeFileSync } from "node:fs";
+import { replaceFile } from "../files.ts";
 import { conduct } from "../loop/conduct.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
 import { trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
 import { resolvedYaml, type Verb } from "../recipe/index.ts";
 import { eventVersion } from "../telemetry/events.ts";
 import { EventLog } from "../telemetry/log.ts";
+import type { RunSummary } from "../telemetry/summary.ts";
+import type { VerbOptions } from "./options.ts";
 import { requireAddon } from "./setup.ts";
 
-interface Options {
-  json: boolean;
-  flags: Record<string, string>;
-}
-
 /** Checks the recipe and opens the run's directory and log. */
-export async function openRun(path: string, verb: Verb, { flags }: Options) {
+export async function openRun(path: string, verb: Verb, { flags }: VerbOptions) {
   const { recipe, provenance, arithmetic, problems } = await checkRecipe(path, { flags, verb, mode: "launch" });
   await requireAddon();
   const directory = RunDirectory.create(recipe.run.dir, recipe.run.name);
-  writeFileSync(directory.recipe, resolvedYaml(recipe, provenance));
+  replaceFile(directory.recipe, resolvedYaml(recipe, provenance));
   const log = new EventLog(directory.events);
   const begin = () => {
     const { runId } = directory;
@@ -37,14 +35,20 @@ export async function openRun(path: string, verb: Verb, { flags }: Options) {
 }
 
 /** Trains by reinforcement learning, from a recipe. */
-export async function runCommand(path: string, options: Options): Promise<number> {
+export async function runCommand(path: string, options: VerbOptions): Promise<number> {
   const { recipe, arithmetic, directory, log, begin } = await openRun(path, "run", options);
-  const next = () => [
-    `molt-runner eval ${path} --actor.model_name_or_path ${directory.export}`,
-    `molt-runner serve --model ${directory.export}`,
-  ];
+  const next = nextCommands(directory, path);
   return conduct({ directory, log, json: options.json, next }, (interrupted) => {
     begin();
     return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint: null });
   });
+}
+
+/** What is worth trying once a run has ended; `recipe` is the file as the user names it. */
+export function nextCommands(directory: RunDirectory, recipe: string): (summary: RunSummary) => string[] {
+  const model = displayPath(directory.export);
+  return ({ state }) => {
+    if (state !== "completed") return [`molt-runner resume ${displayPath(directory.path)}`];
+    return [`molt-runner eval ${recipe} --actor.model_name_or_path ${model}`, `molt-runner serve --model ${model}`];
+  };
 }

@@ -1,14 +1,16 @@
 import { conduct } from "../loop/conduct.ts";
 import { sftRun } from "../loop/sft-run.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
+import type { RunSummary } from "../telemetry/summary.ts";
+import type { VerbOptions } from "./options.ts";
 import { openRun } from "./run.ts";
 
 /** Trains on the replies of a dataset. */
-export async function sftCommand(
-  path: string,
-  options: { json: boolean; flags: Record<string, string> },
-): Promise<number> {
+export async function sftCommand(path: string, options: VerbOptions): Promise<number> {
   const { recipe, arithmetic, directory, log, begin } = await openRun(path, "sft", options);
-  const next = () => [`molt-runner serve --model ${recipe.ckpt.output_dir ?? directory.export}`];
+  const model = displayPath(recipe.ckpt.output_dir ?? directory.export);
+  const next = ({ state }: RunSummary) =>
+    state === "completed" ? [`molt-runner serve --model ${model}`] : [`molt-runner sft ${path}`];
   return conduct({ directory, log, json: options.json, next }, (interrupted) => {
     begin();
     return sftRun({ recipe, arithmetic, directory, log, interrupted });

@@ -1,12 +1,13 @@
 import { cpSync, mkdtempSync, readFileSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { afterAll, beforeEach, describe, expect, it } from "vitest";
 import type { RunnerError } from "../errors.ts";
 import { copyModelFiles, exportHeader, readModelFolder } from "./model-folder.ts";
 import { buildSafetensorsHeader, readSafetensorsHeader } from "./safetensors.ts";
 
-const fixture = (name: string) => new URL(`fixtures/${name}`, import.meta.url).pathname;
+const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const root = mkdtempSync(join(tmpdir(), "molt-model-"));
 const folder = join(root, "model");
 afterAll(() => rmSync(root, { recursive: true }));

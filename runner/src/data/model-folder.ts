@@ -1,4 +1,4 @@
-/** A Hugging Face model folder: `config.json`, weights in safetensors, a tokenizer. Read before anything native runs. */
+/** A Hugging Face model folder: `config.json`, weights in safetensors, a tokenizer. Read before anything native. */
 import { copyFileSync, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ParameterDescription, TensorLocation, UnitDescription } from "molt-native";

@@ -75,6 +75,29 @@ describe("PromptQueue", () => {
     expect(() => resumed.claim(one)).toThrow("no place of prompt");
   });
 
+  test("a group claims its own epoch's place of a prompt that waits in two", () => {
+    const makeOne = () => new PromptQueue({ promptIds: ["a"], seed: 7, epochs: 2, maxAttempts: 3 });
+    const queue = makeOne();
+    const [first, second] = [queue.next()!, queue.next()!];
+    expect([first.epoch, second.epoch]).toEqual([0, 1]);
+    const resumed = makeOne();
+    resumed.restore(queue.serialize());
+    expect(resumed.claim(second)).toEqual(second);
+    expect(() => resumed.claim(second)).toThrow("no place of prompt a waits to run again in epoch 1");
+    expect(resumed.next()).toEqual({ ...first, attempt: 1 });
+  });
+
+  test("an epoch that is done before the one before it stays done after a resume", () => {
+    const makeOne = () => new PromptQueue({ promptIds: ["a"], seed: 7, epochs: 2, maxAttempts: 3 });
+    const queue = makeOne();
+    const [first, second] = [queue.next()!, queue.next()!];
+    queue.consume(second);
+    const resumed = makeOne();
+    resumed.restore(queue.serialize());
+    expect(resumed.next()).toEqual({ ...first, attempt: 1 });
+    expect(resumed.next()).toBe(null);
+  });
+
   test("a checkpoint of other data is refused", () => {
     const other = new PromptQueue({ promptIds: ["a"], seed: 7, epochs: 1, maxAttempts: 1 });
     expect(() => makeQueue().restore(other.serialize())).toThrow("orders 1 prompts by seed 7, this run 5");

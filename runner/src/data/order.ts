@@ -98,7 +98,6 @@ class Epoch {
 /** Hands out prompts in order, those given back first; every prompt is consumed once an epoch. */
 export class PromptQueue {
   private readonly options: PromptQueueOptions;
-  private readonly indexOf: Map<string, number>;
   /** Those begun and not consumed whole, oldest first. */
   private readonly epochs = new Map<number, Epoch>();
   private readonly waiting: { epoch: number; place: number }[] = [];
@@ -106,7 +105,6 @@ export class PromptQueue {
 
   constructor(options: PromptQueueOptions) {
     this.options = options;
-    this.indexOf = new Map(options.promptIds.map((id, index) => [id, index]));
   }
 
   hasNext(): boolean {
@@ -146,12 +144,12 @@ export class PromptQueue {
   }
 
   /** After `restore`: a finished group that the checkpoint carried holds its prompt, which does not run again. */
-  claim({ promptId, attempt }: { promptId: string; attempt: number }): Prompt {
-    const index = this.indexOf.get(promptId);
-    const at = this.waiting.findIndex(({ epoch, place }) => this.epochs.get(epoch)!.order[place] === index);
-    if (index === undefined || at < 0) throw new Error(`no place of prompt ${promptId} waits to run again`);
-    const [{ epoch, place }] = this.waiting.splice(at, 1) as [{ epoch: number; place: number }];
-    return this.handOut(epoch, place, attempt);
+  claim({ promptId, epoch, attempt }: Omit<Prompt, "index">): Prompt {
+    const place = this.epochs.get(epoch)?.order.indexOf(this.options.promptIds.indexOf(promptId));
+    const at = this.waiting.findIndex((waiting) => waiting.epoch === epoch && waiting.place === place);
+    if (at < 0) throw new Error(`no place of prompt ${promptId} waits to run again in epoch ${epoch}`);
+    const [waiting] = this.waiting.splice(at, 1);
+    return this.handOut(epoch, waiting!.place, attempt);
   }
 
   serialize(): PromptQueueState {
@@ -224,8 +222,12 @@ export class PromptQueue {
     return { epoch, place };
   }
 
+  /** From the oldest on: a later one that is done would else begin anew after a resume. */
   private forgetConsumed(): void {
-    for (const [number, epoch] of this.epochs) if (epoch.consumedCount === this.length) this.epochs.delete(number);
+    for (const [number, epoch] of this.epochs) {
+      if (epoch.consumedCount < this.length) return;
+      this.epochs.delete(number);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
 import { buildSafetensorsHeader, readSafetensorsHeader } from "./safetensors.ts";
@@ -25,7 +26,7 @@ const tensor = (begin: number, end: number, shape = [(end - begin) / 4], dtype =
 
 describe("readSafetensorsHeader", () => {
   it("finds the values that transformers stored", () => {
-    const file = new URL("fixtures/qwen3-tied/model.safetensors", import.meta.url).pathname;
+    const file = fileURLToPath(new URL("fixtures/qwen3-tied/model.safetensors", import.meta.url));
     const { metadata, entries } = readSafetensorsHeader(file);
     expect(metadata).toEqual({ format: "pt" });
     const norm = entries.find(({ name }) => name === "model.norm.weight")!;

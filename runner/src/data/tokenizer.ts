@@ -104,7 +104,14 @@ export class Tokenizer {
 
   /** A conversation rendered from its start. Exactly one BOS, whether the template writes it or not. */
   async encodeRendered(text: string): Promise<number[]> {
-    const ids = await this.encode(text);
+    return this.withOneBos(await this.encode(text));
+  }
+
+  async encodeRenderedBatch(texts: string[]): Promise<number[][]> {
+    return (await this.encodeBatch(texts)).map((ids) => this.withOneBos(ids));
+  }
+
+  private withOneBos(ids: number[]): number[] {
     if (this.bosTokenId === null || !(this.addsBos || ids[0] === this.bosTokenId)) return ids;
     const first = ids.findIndex((id) => id !== this.bosTokenId);
     return [this.bosTokenId, ...ids.slice(first < 0 ? ids.length : first)];

@@ -138,8 +138,9 @@ export class EngineClient {
   private async call(url: string, call: Call, { timeoutSeconds, signal }: CallOptions): Promise<unknown> {
     const controller = new AbortController();
     const what = call.what ?? `${call.method} ${call.path}`;
-    const late = new DeadlineError(`waited ${timeoutSeconds} s for engine ${url} to answer ${what}`);
-    const timer = setTimeout(() => controller.abort(late), deadlineMs(timeoutSeconds));
+    const onLate = () =>
+      controller.abort(new DeadlineError(`waited ${timeoutSeconds} s for engine ${url} to answer ${what}`));
+    const timer = setTimeout(onLate, deadlineMs(timeoutSeconds));
     const onAbort = () => controller.abort(signal?.reason);
     signal?.addEventListener("abort", onAbort);
     try {

@@ -3,6 +3,7 @@ import { createServer } from "node:net";
 import { fileURLToPath } from "node:url";
 import { Model, ProcessGroup } from "molt-native";
 import { afterEach, beforeAll, describe, expect, it } from "vitest";
+import { isAlive, until } from "../../test/processes.ts";
 import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
 import { Child } from "../launchers/child.ts";
@@ -48,22 +49,6 @@ async function scoreByTrainer(seed: number, { tokenIds }: GenerateResult, temper
   return (await logp.data()).slice(prompt.length - 1, -1);
 }
 
-const isAlive = (pid: number) => {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-};
-
-async function until(condition: () => boolean, what: string): Promise<void> {
-  const poll = async () => {
-    while (!condition()) await new Promise((resolve) => setTimeout(resolve, 50));
-  };
-  await withDeadline(poll(), 30, what);
-}
-
 describe("molt-runner serve", () => {
   it("samples with log-probabilities that the trainer's forward pass gives", async () => {
     // case B1, the sampler's half
@@ -104,11 +89,11 @@ describe("molt-runner serve", () => {
     parent.stdout.setEncoding("utf8").on("data", (text: string) => {
       output += text;
     });
-    await until(() => output.includes("listening"), "the engine to listen");
+    await until("the engine to listen", () => output.includes("listening"));
     const pid = Number.parseInt(output, 10);
     expect(isAlive(pid)).toBe(true);
     parent.kill("SIGKILL");
-    await until(() => !isAlive(pid), "the engine to end");
+    await until("the engine to end", () => !isAlive(pid));
   });
 
   it("says what it serves, and ends requests whose connection is closed", async () => {
@@ -163,6 +148,20 @@ function localRanks(): SyncRanks & { close(): void } {
   return { all: all as SyncRanks["all"], close: () => group?.close() };
 }
 
+function syncTo(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
+  const { units } = decoder;
+  return syncWeights({
+    fleet,
+    ranks,
+    units,
+    version,
+    inFlight: "wait",
+    drainSeconds: 30,
+    deadlineSeconds,
+    log: () => {},
+  });
+}
+
 /** Process ids of engines, in the order of their start. */
 function enginePids(): number[] {
   const lines = execFileSync("pgrep", ["-P", String(process.pid), "-f", "serve --model"], { encoding: "utf8" });
@@ -182,18 +181,9 @@ describe("EngineFleet", () => {
   it("gets the trainer's weights over c10d, verified, and samples with them", async () => {
     const fleet = await startFleet(2);
     const ranks = localRanks();
-    const common = {
-      fleet,
-      ranks,
-      units: decoder.units,
-      inFlight: "wait" as const,
-      drainSeconds: 30,
-      deadlineSeconds: 60,
-      log: () => {},
-    };
     for (const version of [1, 2]) {
       await model.initialize(12 + version);
-      const { checksum, engines } = await syncWeights({ ...common, version });
+      const { checksum, engines } = await syncTo(version, fleet, ranks);
       expect([checksum, engines]).toEqual([await model.checksum(), 2]);
       for (const engine of [0, 1]) await expectWeightsOfModel(fleet, engine, version);
     }
@@ -212,16 +202,7 @@ describe("EngineFleet", () => {
       process.kill(frozen!, "SIGSTOP");
     };
     await model.initialize(20);
-    const common = {
-      fleet,
-      ranks,
-      units: decoder.units,
-      inFlight: "wait" as const,
-      drainSeconds: 30,
-      deadlineSeconds: 4,
-      log: () => {},
-    };
-    expect(await syncWeights({ ...common, version: 1 })).toMatchObject({ engines: 1 });
+    expect(await syncTo(1, fleet, ranks, 4)).toMatchObject({ engines: 1 });
     expect(isAlive(frozen!)).toBe(false);
     await expectWeightsOfModel(fleet, 0, 1);
     ranks.close();
@@ -232,7 +213,7 @@ describe("EngineFleet", () => {
     const [first, second] = enginePids();
     const lease = await fleet.router.acquire("a", 5);
     process.kill(first!, "SIGKILL");
-    await until(() => fleet.urls.length === 1, "the first death to be known");
+    await until("the first death to be known", () => fleet.urls.length === 1);
     expect(lease.url === fleet.urls[0] || (await fleet.router.acquire("a", 5)).url === fleet.urls[0]).toBe(true);
     process.kill(second!, "SIGKILL");
     await expect(withDeadline(fleet.died, 20, "the last death")).rejects.toThrow(

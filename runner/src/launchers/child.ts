@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { fileURLToPath } from "node:url";
 import { deadlineMs } from "../deadline.ts";
 import { RunnerError } from "../errors.ts";
 
@@ -110,5 +111,5 @@ export function endWithParent(onEnd: () => Promise<void> | void): void {
 
 /** Bundled, every entry lies in `dist/`; from source (tests) the built command line is taken. */
 function cliPath(): string {
-  return process.env.MOLT_CLI ?? new URL("./cli.js", import.meta.url).pathname;
+  return process.env.MOLT_CLI ?? fileURLToPath(new URL("./cli.js", import.meta.url));
 }

@@ -1,8 +1,35 @@
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { findCheckpoint, type LoopState, pruneCheckpoints, saveCheckpoint } from "./checkpoint.ts";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import {
+  findCheckpoint,
+  type LoopState,
+  pruneCheckpoints,
+  removePartialCheckpoints,
+  saveCheckpoint,
+} from "./checkpoint.ts";
+
+/** The disk, on which changes can be made to fail; a torn write leaves half of its bytes. */
+const whole = () => false;
+const disk = vi.hoisted(() => ({ fails: (_call: string, _path: string): boolean => false, torn: false }));
+vi.mock("node:fs", async (importOriginal) => {
+  const fs = await importOriginal<typeof import("node:fs")>();
+  const change =
+    (call: string, real: (...args: unknown[]) => unknown) =>
+    (...args: unknown[]) => {
+      if (!disk.fails(call, String(args[0]))) return real(...args);
+      if (disk.torn && call === "writeFileSync") {
+        const data = Buffer.from(args[1] as string | Uint8Array);
+        fs.writeFileSync(args[0] as number, data.subarray(0, data.length / 2));
+      }
+      throw new Error(`EIO: ${call}`);
+    };
+  const { mkdirSync, renameSync, rmSync, writeFileSync, fsyncSync } = fs;
+  const changes = { mkdirSync, renameSync, rmSync, writeFileSync, fsyncSync };
+  const failing = Object.entries(changes).map(([call, real]) => [call, change(call, real as never)]);
+  return { ...fs, ...Object.fromEntries(failing) };
+});
 
 const stateAt = (step: number): LoopState => ({
   format: 1,
@@ -15,6 +42,7 @@ const stateAt = (step: number): LoopState => ({
     {
       groupId: "g",
       promptId: "p",
+      epoch: 0,
       admittedVersion: 2,
       attempt: 0,
       failed: [],
@@ -55,11 +83,16 @@ describe("checkpoints", () => {
       writeFileSync(join(directory, "rank0.safetensors"), "shard"),
     );
 
+  const find = () => findCheckpoint(root, (message) => broken.push(message));
+
   beforeEach(() => {
     root = mkdtempSync(join(tmpdir(), "checkpoint-"));
     broken.length = 0;
   });
-  afterEach(() => rmSync(root, { recursive: true, force: true }));
+  afterEach(() => {
+    disk.fails = whole;
+    rmSync(root, { recursive: true, force: true });
+  });
 
   it("come back as they were, NaN and typed arrays included", async () => {
     await save(3);
@@ -89,7 +122,7 @@ describe("checkpoints", () => {
   it("a save that fails leaves the one before it and nothing under its own name", async () => {
     await save(1);
     const failing = saveCheckpoint(root, stateAt(2), () => Promise.reject(new Error("disk full")));
-    await expect(failing).rejects.toThrow("disk full");
+    await expect(failing).rejects.toThrow(`checkpoint ${join(root, "step-000002")} could not be written: disk full`);
     expect(existsSync(join(root, "step-000002"))).toBe(false);
     expect(findCheckpoint(root, () => {})?.state.step).toBe(1);
     await save(2);
@@ -98,7 +131,64 @@ describe("checkpoints", () => {
 
   it("pruning keeps the newest", async () => {
     for (const step of [1, 2, 3]) await save(step);
-    pruneCheckpoints(root, 2, () => {});
+    pruneCheckpoints(root, 3, 2, () => {});
     expect(readdirSync(root).sort()).toEqual(["step-000002", "step-000003"]);
+  });
+
+  // case F3
+  it("a broken one above is not what pruning keeps", async () => {
+    await save(1);
+    truncateSync(join(await save(4), "rank0.safetensors"), 2);
+    expect(find()?.state.step).toBe(1);
+    await save(2);
+    pruneCheckpoints(root, 2, 1, () => {});
+    expect(readdirSync(root).sort()).toEqual(["step-000002", "step-000004"]);
+    expect(find()?.state.step).toBe(2);
+    await save(4); // the name is free for a good one
+    expect(find()?.state.step).toBe(4);
+  });
+
+  // case F3: an old directory that cannot be removed is said, and nothing else is lost
+  it("one that cannot be removed is named", async () => {
+    await save(1);
+    await save(2);
+    disk.fails = (call, path) => call === "rmSync" && path.endsWith("step-000001");
+    const problems: string[] = [];
+    pruneCheckpoints(root, 2, 1, (message) => problems.push(message));
+    expect(problems).toEqual(["old checkpoint step-000001 stays: EIO: rmSync"]);
+    expect(find()?.state.step).toBe(2);
+  });
+
+  // case F3, invariant 6: the process ends before the nth change of the disk, or in the middle of it
+  it.each([false, true])("killed at any write (a torn one: %s), it leaves the newest complete one", async (torn) => {
+    disk.torn = torn;
+    let changes = 0;
+    for (let killAt = 1; ; killAt++) {
+      rmSync(root, { recursive: true, force: true });
+      await save(1);
+      changes = 0;
+      disk.fails = () => ++changes >= killAt;
+      await save(2)
+        .then(() => pruneCheckpoints(root, 2, 1, () => {}))
+        .catch(() => {});
+      disk.fails = whole;
+      const found = find();
+      expect(found?.state, `killed at change ${killAt}`).toEqual(stateAt(found!.state.step));
+      if (found!.state.step === 1) await save(2);
+      pruneCheckpoints(root, 2, 1, () => {});
+      removePartialCheckpoints(root);
+      expect(readdirSync(root)).toEqual(["step-000002"]);
+      if (changes < killAt) break;
+    }
+    expect(changes).toBeGreaterThan(8);
+  });
+
+  it("what a broken save has left is taken away, and nothing else", async () => {
+    await save(1);
+    mkdirSync(join(root, "step-000002.part"));
+    writeFileSync(join(root, "step-000002.part", "rank0.safetensors"), "sh");
+    removePartialCheckpoints(root);
+    removePartialCheckpoints(join(root, "absent"));
+    expect(readdirSync(root)).toEqual(["step-000001"]);
   });
 });

@@ -2,7 +2,6 @@ import { createHash } from "node:crypto";
 import {
   closeSync,
   existsSync,
-  fsyncSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -11,13 +10,13 @@ import {
   renameSync,
   rmSync,
   statSync,
-  writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
 import type { Group } from "../agents/types.ts";
 import type { PromptQueueState } from "../data/order.ts";
 import { pack, unpack } from "../encoding.ts";
-import { RunnerError } from "../errors.ts";
+import { messageOf, RunnerError } from "../errors.ts";
+import { syncPath, writeSynced } from "../files.ts";
 
 /** What the loop needs to go on, beside the ranks' shards. */
 export interface LoopState {
@@ -42,32 +41,51 @@ interface Manifest {
 }
 
 const directoryPattern = /^step-(\d{6,})$/;
+/** How a checkpoint's name ends until it is complete. */
+const partial = ".part";
 
 /**
- * Writes `checkpoints/step-N` aside, fsyncs, writes the manifest last, and renames: a directory of that name is complete
- * or is found out by its manifest. `saveShards` fills the directory with the ranks' files.
+ * Writes `checkpoints/step-N` aside, fsyncs, writes the manifest last, and renames: a directory of that name is
+ * complete or is found out by its manifest. `saveShards` fills the directory with the ranks' files.
  */
 export async function saveCheckpoint(
   root: string,
   state: LoopState,
   saveShards: (directory: string) => Promise<unknown>,
 ): Promise<string> {
-  const name = `step-${String(state.step).padStart(6, "0")}`;
-  const aside = join(root, `${name}.part`);
-  rmSync(aside, { recursive: true, force: true });
-  mkdirSync(aside, { recursive: true });
-  await saveShards(aside);
-  writeSynced(join(aside, "loop.msgpack"), pack(state));
-  const files = Object.fromEntries(readdirSync(aside).map((file) => [file, fingerprintFile(join(aside, file))]));
-  const manifest: Manifest = { format: 1, step: state.step, files };
-  writeSynced(join(aside, "manifest.json"), JSON.stringify(manifest, null, 2));
-  syncDirectory(aside);
-  const final = join(root, name);
-  // One of this name can only be a broken one: a run goes on from its newest complete checkpoint.
-  rmSync(final, { recursive: true, force: true });
-  renameSync(aside, final);
-  syncDirectory(root);
-  return final;
+  const final = join(root, `step-${String(state.step).padStart(6, "0")}`);
+  const aside = `${final}${partial}`;
+  try {
+    rmSync(aside, { recursive: true, force: true });
+    mkdirSync(aside, { recursive: true });
+    await saveShards(aside);
+    writeSynced(join(aside, "loop.msgpack"), pack(state));
+    const files = Object.fromEntries(readdirSync(aside).map((file) => [file, fingerprintFile(join(aside, file))]));
+    const manifest: Manifest = { format: 1, step: state.step, files };
+    writeSynced(join(aside, "manifest.json"), JSON.stringify(manifest, null, 2));
+    syncPath(aside);
+    // One of this name can only be a broken one: a run goes on from its newest complete checkpoint.
+    rmSync(final, { recursive: true, force: true });
+    renameSync(aside, final);
+    syncPath(root);
+    return final;
+  } catch (error) {
+    throw new RunnerError(`checkpoint ${final} could not be written: ${messageOf(error)}`, {
+      fix: "make room on the disk or mend the folder's rights, then resume the run from its checkpoint before",
+      cause: error,
+    });
+  }
+}
+
+/** Takes away what saves that were broken off have left, as far as it can. Nobody may be saving. */
+export function removePartialCheckpoints(root: string): void {
+  try {
+    for (const name of readdirSync(root)) {
+      if (name.endsWith(partial)) rmSync(join(root, name), { recursive: true, force: true });
+    }
+  } catch {
+    // There is no such folder, or a disk that fails: the reason why the save was broken off, which is told by it.
+  }
 }
 
 /** The newest complete checkpoint, with its state; what is broken is passed over, and named through `onBroken`. */
@@ -86,9 +104,12 @@ export function findCheckpoint(
   return null;
 }
 
-/** Removes the oldest beyond `keep`; a directory that cannot be removed is named, not fatal. */
-export function pruneCheckpoints(root: string, keep: number, onProblem: (message: string) => void): void {
-  const all = listCheckpoints(root);
+/**
+ * Once `step` is saved, removes the oldest beyond `keep`; a directory that cannot be removed is named, not fatal. Those
+ * above `step` were passed over when the run was resumed: they do not count, and stay until a save takes their name.
+ */
+export function pruneCheckpoints(root: string, step: number, keep: number, onProblem: (message: string) => void): void {
+  const all = listCheckpoints(root).filter((checkpoint) => checkpoint.step <= step);
   for (const { directory, name } of all.slice(0, Math.max(0, all.length - keep))) {
     try {
       rmSync(directory, { recursive: true });
@@ -117,7 +138,7 @@ function verify(directory: string): string | null {
   } catch {
     return "its manifest is not JSON";
   }
-  if (manifest.format !== 1) return `its format is ${manifest.format}, this version reads 1`;
+  if (manifest?.format !== 1) return `its format is ${manifest?.format}, this version reads 1`;
   for (const [file, expected] of Object.entries(manifest.files)) {
     const full = join(directory, file);
     if (!existsSync(full)) return `${file} is missing`;
@@ -145,23 +166,4 @@ function fingerprintFile(path: string): { bytes: number; sha256: string } {
     closeSync(file);
   }
   return { bytes: statSync(path).size, sha256: hash.digest("hex") };
-}
-
-function writeSynced(path: string, data: string | Uint8Array): void {
-  const file = openSync(path, "w");
-  try {
-    writeFileSync(file, data);
-    fsyncSync(file);
-  } finally {
-    closeSync(file);
-  }
-}
-
-function syncDirectory(path: string): void {
-  const handle = openSync(path, "r");
-  try {
-    fsyncSync(handle);
-  } finally {
-    closeSync(handle);
-  }
 }

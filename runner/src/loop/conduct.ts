@@ -15,8 +15,9 @@ export interface ConductOptions {
 type Outcome = "completed" | "interrupted";
 
 /**
- * The frame of every run: shows its events, turns signals into an interrupt (a second one ends the process at once),
- * closes the log and writes the summary whatever happens. Resolves with the exit code; a failure is thrown on.
+ * The frame of every run: shows its events, turns signals into an interrupt (a second one ends the process at once, and
+ * its children with it), closes the log and writes the summary whatever happens. Resolves with the exit code; a failure
+ * is thrown on.
  */
 export async function conduct(
   { directory, log, json, next }: ConductOptions,
@@ -24,23 +25,34 @@ export async function conduct(
 ): Promise<number> {
   const terminal = new TerminalReporter({ json });
   log.onEvent((event) => terminal.show(event));
+  const end = (state: Outcome | "failed") => {
+    log.emit({ type: "ended", state });
+    return writeSummary(directory.path);
+  };
   const interrupt = new AbortController();
   const onSignal = () => {
-    if (interrupt.signal.aborted) process.exit(ExitCode.interrupted);
+    if (interrupt.signal.aborted) {
+      end("interrupted");
+      directory.release();
+      process.exit(ExitCode.interrupted);
+    }
     log.emit({ type: "warning", message: "interrupted: finishing the step at hand (again to end at once)" });
     interrupt.abort();
   };
   process.on("SIGINT", onSignal).on("SIGTERM", onSignal);
   try {
     const state = await body(interrupt.signal);
-    log.emit({ type: "ended", state });
-    const summary = writeSummary(directory.path);
+    const summary = end(state);
     terminal.finish(summary, directory.path, next(summary));
     return state === "completed" ? ExitCode.done : ExitCode.interrupted;
   } catch (error) {
-    log.emit({ type: "failed", message: messageOf(error) });
-    log.emit({ type: "ended", state: "failed" });
-    writeSummary(directory.path);
+    try {
+      log.emit({ type: "failed", message: messageOf(error) });
+      end("failed");
+    } catch {
+      // A full disk, which is then what ended the run: the first error is the one to tell.
+      terminal.stop();
+    }
     throw error;
   } finally {
     process.off("SIGINT", onSignal).off("SIGTERM", onSignal);

@@ -1,6 +1,7 @@
-import { cpSync, existsSync, mkdirSync, renameSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { copyModelFiles } from "../data/model-folder.ts";
+import { syncPath } from "../files.ts";
 import type { RankGroup } from "../trainer/handle.ts";
 
 /** Writes the policy as a Hugging Face folder: aside first, then in place of what was there. */
@@ -20,15 +21,24 @@ async function replaceDirectory(target: string, fill: (aside: string) => Promise
   const aside = `${target}.part`;
   const old = `${target}.old`;
   mkdirSync(dirname(target), { recursive: true });
+  takeBack(old, target);
   for (const leftover of [aside, old]) rmSync(leftover, { recursive: true, force: true });
   mkdirSync(aside);
   try {
     await fill(aside);
+    for (const file of [...readdirSync(aside), "."]) syncPath(join(aside, file));
     if (existsSync(target)) renameSync(target, old);
     renameSync(aside, target);
+    syncPath(dirname(target));
   } finally {
+    takeBack(old, target);
     for (const leftover of [aside, old]) rmSync(leftover, { recursive: true, force: true });
   }
+}
+
+/** What was there is moved away for a moment only: nobody is left with neither. */
+function takeBack(old: string, target: string): void {
+  if (existsSync(old) && !existsSync(target)) renameSync(old, target);
 }
 
 /** True where a whole export lies. */

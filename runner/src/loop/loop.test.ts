@@ -1,10 +1,10 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { FailedRollout, Group, Rollout } from "../agents/types.ts";
-import { type Prompt, PromptQueue, type PromptQueueState } from "../data/order.ts";
+import { epochOrder, type Prompt, PromptQueue, type PromptQueueState } from "../data/order.ts";
 import { foldRun, type RunState } from "../telemetry/fold.ts";
 import { EventLog, readEvents } from "../telemetry/log.ts";
 import { type LoopOptions, type LoopProgress, type LoopServices, TrainingLoop } from "./loop.ts";
@@ -68,7 +68,7 @@ class StubRun {
       rollout: async (prompt, groupId, rolloutId) => rolloutOf(prompt, groupId, rolloutId, this.engineVersion),
       train: async () => {
         this.trainerVersion += 1;
-        return { metrics: { reward: 1 }, skipped: null };
+        return { metrics: { reward: 1 }, updates: 1, dropped: new Map(), skipped: null };
       },
       sync: async (version) => {
         this.syncedWhileEvaluating ||= this.evaluating > 0;
@@ -108,7 +108,8 @@ class StubRun {
   /** How often each prompt was consumed, by epoch and id. */
   consumed(): Record<string, number> {
     const counts: Record<string, number> = {};
-    for (const { epoch, promptId, outcome, requeued } of this.state.groups) {
+    for (const { epoch, promptId, groupId, outcome, requeued } of this.state.groups) {
+      expect(groupId).toContain(`${promptId}@${epoch}.`);
       if (outcome === "trained" || !requeued)
         counts[`${epoch}:${promptId}`] = (counts[`${epoch}:${promptId}`] ?? 0) + 1;
     }
@@ -191,16 +192,106 @@ describe("the loop", () => {
   it("a skipped step consumes its batch, publishes nothing, and repeated it stops the run", async () => {
     const run = new StubRun(directory, 20);
     let calls = 0;
-    run.services.train = async () => {
+    run.services.train = async (groups) => {
       calls += 1;
-      const skipped = { reason: "non_finite_gradient", detail: "NaN in q_proj" } as const;
-      return { metrics: {}, skipped: calls === 2 ? null : skipped };
+      if (calls === 2) return { metrics: {}, updates: 1, dropped: new Map(), skipped: null };
+      const dropped = new Map(groups.map(({ groupId }) => [groupId, "non_finite_gradient"]));
+      return { metrics: {}, updates: 0, dropped, skipped: { reason: "non_finite_gradient", detail: "NaN in q_proj" } };
     };
-    await expect(run.run()).rejects.toThrow("3 steps in a row changed nothing: NaN in q_proj");
+    await expect(run.run()).rejects.toThrow("3 steps in a row were skipped: NaN in q_proj");
     expect(calls).toBe(5);
     expect(run.engineVersion).toBe(1);
     expect(run.state.skipped.map((event) => event.step)).toEqual([1, 3, 4, 5]);
-    expect(run.state.groups.filter((group) => group.outcome === "trained")).toHaveLength(10);
+    expect(run.state.groups.filter(({ outcome }) => outcome === "trained")).toHaveLength(2);
+    const dropped = run.state.groups.filter(({ outcome }) => outcome === "dropped");
+    expect(dropped.map(({ reason, requeued }) => [reason, requeued])).toEqual(
+      Array(8).fill(["non_finite_gradient", false]),
+    );
+  });
+
+  // case C8: the second update of a batch is not finite, but the first has changed the weights
+  it("a step that broke off after an update publishes what it has; repeated it stops the run too", async () => {
+    const run = new StubRun(directory, 20);
+    const skipped = { reason: "non_finite_gradient", detail: "NaN in q_proj" } as const;
+    run.services.train = async () => ({ metrics: { reward: 1 }, updates: 1, dropped: new Map(), skipped });
+    await expect(run.run()).rejects.toThrow("3 steps in a row were skipped: NaN in q_proj");
+    expect(run.engineVersion).toBe(3);
+    expect(run.state.steps.map(({ step, policyVersion }) => [step, policyVersion])).toEqual([
+      [1, 1],
+      [2, 2],
+      [3, 3],
+    ]);
+    const warnings = [...readEvents(run.path)].flatMap((event) => (event.type === "warning" ? [event.message] : []));
+    expect(warnings[0]).toBe("step 1 broke off after 1 update (non_finite_gradient): NaN in q_proj");
+  });
+
+  it("a group that the trainer filters out is dropped by its reason, and not tried again", async () => {
+    const run = new StubRun(directory, 4);
+    const { train } = run.services;
+    run.services.train = async (groups, step) => ({
+      ...(await train(groups, step)),
+      dropped: new Map([[groups[0]!.groupId, "no_signal"]]),
+    });
+    await run.run();
+    expect(run.consumed()).toEqual(onceEach(run.promptIds, 1));
+    expect(run.state.groups.map(({ outcome, reason }) => reason ?? outcome)).toEqual([
+      "no_signal",
+      "trained",
+      "no_signal",
+      "trained",
+    ]);
+  });
+
+  it("groups that hang from the first on are dropped at their deadline", async () => {
+    const run = new StubRun(directory, 2, { groupTimeout: 0.1, maxStaleness: 0 });
+    const { rollout } = run.services;
+    run.services.rollout = (prompt, ...rest) => (prompt.attempt === 0 ? never : rollout(prompt, ...rest));
+    expect(await run.run()).toBe("completed");
+    expect(run.state.groups.map(({ reason, outcome }) => reason ?? outcome)).toEqual([
+      "stale",
+      "stale",
+      "trained",
+      "trained",
+    ]);
+  });
+
+  it("nothing goes on behind a failure: no step, no checkpoint", async () => {
+    const run = new StubRun(directory, 20, { steps: 3 });
+    let finish: (() => void) | undefined;
+    const { train } = run.services;
+    run.services.train = async (groups, step) => {
+      await new Promise<void>((resolve) => {
+        finish = resolve;
+      });
+      return train(groups, step);
+    };
+    let die: (error: Error) => void = () => {};
+    run.services.died = new Promise((_, reject) => {
+      die = reject;
+    });
+    const running = run.run();
+    await vi.waitFor(() => expect(finish).toBeDefined());
+    die(new Error("engine 0 was killed by SIGKILL"));
+    await expect(running).rejects.toThrow("engine 0 was killed by SIGKILL");
+    finish!();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    expect(run.saved).toBe(null);
+    expect(existsSync(run.path)).toBe(false); // no event
+  });
+
+  it("interrupted before it begins, it starts nothing", async () => {
+    const run = new StubRun(directory, 20, { evalAtStart: true });
+    let started = 0;
+    run.services.rollout = async () => {
+      started++;
+      return never;
+    };
+    run.services.evaluate = async () => {
+      started++;
+      return {};
+    };
+    expect(await run.run(AbortSignal.abort())).toBe("interrupted");
+    expect(started).toBe(0);
   });
 
   it.each([0, 1, 2])(
@@ -257,10 +348,32 @@ describe("the loop", () => {
     await expect(run.run()).rejects.toThrow("engine 0 was killed by SIGKILL");
   });
 
+  // case F1
+  it("a group of a later epoch is restored as itself while its prompt has yet to run in an earlier one", async () => {
+    const run = new StubRun(directory, 4, { maxStaleness: 2 });
+    run.epochs = 2;
+    const twice = epochOrder(4, 7, 1)[0]!;
+    let killed = false;
+    const { rollout, train } = run.services;
+    run.services.rollout = (prompt, ...rest) =>
+      prompt.index === twice && prompt.epoch === 0 && !killed ? never : rollout(prompt, ...rest);
+    run.services.train = async (groups, step) => {
+      if (step === 1 || killed) return train(groups, step);
+      killed = true;
+      throw new Error("killed");
+    };
+    await expect(run.run()).rejects.toThrow("killed");
+    const kept = run.saved!.progress.untrained.map(({ promptId, epoch }) => [promptId, epoch]);
+    expect(kept).toContainEqual([`p${twice}`, 1]);
+    expect(kept).not.toContainEqual([`p${twice}`, 0]);
+    expect(await run.run()).toBe("completed");
+    expect(run.consumed()).toEqual(onceEach(run.promptIds, 2));
+  });
+
   // case F1, invariant 6
   it("killed anywhere and resumed, consumes each prompt exactly once an epoch", async () => {
     const scenario = fc.record({
-      prompts: fc.integer({ min: 3, max: 14 }),
+      prompts: fc.integer({ min: 1, max: 14 }),
       batchSize: fc.integer({ min: 1, max: 4 }),
       maxStaleness: fc.integer({ min: 0, max: 2 }),
       saveSteps: fc.integer({ min: 1, max: 3 }),
@@ -272,30 +385,37 @@ describe("the loop", () => {
       ),
       delays: fc.array(fc.nat({ max: 3 }), { minLength: 8, maxLength: 8 }),
       failing: fc.array(fc.nat({ max: 13 }), { maxLength: 3 }),
+      hopeless: fc.nat({ max: 13 }),
+      skipping: fc.array(fc.integer({ min: 1, max: 6 }), { maxLength: 2 }),
     });
     await fc.assert(
-      fc.asyncProperty(scenario, async ({ prompts, kills, delays, failing, ...options }) => {
+      fc.asyncProperty(scenario, async ({ prompts, kills, delays, failing, hopeless, skipping, ...options }) => {
         const home = mkdtempSync(join(directory, "case-"));
         const run = new StubRun(home, prompts, options);
         run.epochs = 2;
+        run.maxAttempts = 2;
         let kill: { step: number; when: string } | undefined;
-        const { rollout, train, sync, checkpoint } = run.services;
+        const { train, sync, checkpoint } = run.services;
         const dieAt = (when: string, step: number) => {
           if (kill?.when === when && kill.step === step) throw new Error("killed");
         };
-        run.services.rollout = async (prompt, groupId, rolloutId, signal) => {
-          await new Promise((resolve) => setTimeout(resolve, delays[prompt.index % delays.length]));
-          const fails = failing.includes(prompt.index) && prompt.attempt === 0;
+        run.services.rollout = async (prompt, groupId, rolloutId) => {
+          const version = run.engineVersion;
+          await new Promise((resolve) => setTimeout(resolve, delays[(prompt.index + prompt.epoch) % delays.length]));
+          const fails = prompt.index === hopeless || (failing.includes(prompt.index) && prompt.attempt === 0);
           return fails
             ? failureOf(prompt, groupId, rolloutId, "agent_error")
-            : rollout(prompt, groupId, rolloutId, signal);
+            : rolloutOf(prompt, groupId, rolloutId, version);
         };
         run.services.train = async (groups: Group[], step) => {
           dieAt("train", step);
-          return train(groups, step);
+          if (!skipping.includes(step)) return train(groups, step);
+          const dropped = new Map(groups.map(({ groupId }) => [groupId, "no_signal"]));
+          return { metrics: {}, updates: 0, dropped, skipped: { reason: "no_trainable_tokens", detail: "" } };
         };
         run.services.sync = async (version) => {
           dieAt("sync", version);
+          await new Promise((resolve) => setTimeout(resolve, delays[version % delays.length]));
           return sync(version);
         };
         run.services.checkpoint = async (progress) => {
@@ -304,6 +424,8 @@ describe("the loop", () => {
         };
         for (kill of [...kills, undefined]) await run.run().catch((error) => expect(error.message).toBe("killed"));
         expect(run.consumed()).toEqual(onceEach(run.promptIds, 2));
+        const ages = run.state.steps.map((event) => event.metrics.staleness_max!);
+        expect(Math.max(0, ...ages)).toBeLessThanOrEqual(options.maxStaleness);
       }),
       { numRuns: 60 },
     );

@@ -20,12 +20,16 @@ import { WorkBuffer } from "./work-buffer.ts";
 
 export interface TrainOutcome {
   metrics: Record<string, number>;
-  /** Set when the step consumed its batch and changed nothing. */
+  /** Optimizer updates made. With none, the step consumed its batch and changed nothing. */
+  updates: number;
+  /** Groups that no update was made of, by id: the reason. */
+  dropped: ReadonlyMap<string, string>;
+  /** Why updates were left out. */
   skipped: { reason: "no_trainable_tokens" | "non_finite_gradient"; detail: string } | null;
 }
 
 export interface LoopServices {
-  /** One rollout of one prompt with the current engines. Resolves with data for either outcome; rejects only on a bug. */
+  /** One rollout of one prompt with the current engines. Resolves with data for either outcome; rejects on a bug. */
   rollout(prompt: Prompt, groupId: string, rolloutId: string, signal: AbortSignal): Promise<Rollout | FailedRollout>;
   train(groups: Group[], step: number): Promise<TrainOutcome>;
   /** Brings every engine to `version`, verified. */
@@ -78,6 +82,7 @@ export class TrainingLoop {
   private skippedInARow: number;
   private droppedInARow: string[] = [];
   private ending = false;
+  private failed = false;
   private evaluatedStep: number | null = null;
   /** A failure outside the train task. */
   private readonly failure: Promise<never>;
@@ -112,11 +117,15 @@ export class TrainingLoop {
 
   /** Runs to the end, to the first failure, or until `interrupted` fires (the step at hand is finished, then saved). */
   async run(interrupted: AbortSignal): Promise<"completed" | "interrupted"> {
+    if (interrupted.aborted) return "interrupted";
     interrupted.addEventListener("abort", () => this.abandonRollouts(), { once: true });
     if (this.step === 0 && this.options.evalAtStart) this.startEval();
     try {
-      await Promise.race([this.train(interrupted), this.generate(), this.failure, this.services.died]);
+      await Promise.race([this.generate(), this.train(interrupted), this.failure, this.services.died]);
       return interrupted.aborted ? "interrupted" : "completed";
+    } catch (error) {
+      this.failed = true;
+      throw error;
     } finally {
       this.abandonRollouts();
     }
@@ -164,7 +173,7 @@ export class TrainingLoop {
       this.services.rollout(prompt, groupId, `${groupId}/${member}`, this.abort.signal),
     );
     const outcomes = await Promise.all(members);
-    if (this.ending) return;
+    if (this.ending || !this.buffer.isLive(groupId)) return;
     const rollouts = outcomes.filter((outcome): outcome is Rollout => "segments" in outcome);
     const failed = outcomes.filter((outcome): outcome is FailedRollout => !("segments" in outcome));
     for (const { promptId, rolloutId, attempt, reason, message } of failed) {
@@ -175,17 +184,17 @@ export class TrainingLoop {
       return;
     }
     this.droppedInARow = [];
-    const { promptId, attempt } = prompt;
-    this.buffer.finish({ groupId, promptId, admittedVersion, attempt, rollouts, failed });
+    const { promptId, epoch, attempt } = prompt;
+    this.buffer.finish({ groupId, promptId, epoch, admittedVersion, attempt, rollouts, failed });
   }
 
   /** A dropped group frees its place; its prompt goes back to the queue until its attempts are used up. */
   private drop(groupId: string, reason: string, detail = reason): void {
     const prompt = this.promptOf.get(groupId)!;
-    if (!this.buffer.isLive(groupId)) return;
     const requeued = this.prompts.giveBack(prompt);
     const { promptId, epoch, attempt } = prompt;
-    const step = this.step + 1;
+    // The checkpoint that knows of it: a resume supersedes later steps.
+    const step = this.savedStep === this.step ? this.step + 1 : this.step;
     this.log.emit({ type: "group", groupId, promptId, epoch, attempt, outcome: "dropped", reason, requeued, step });
     this.promptOf.delete(groupId);
     this.buffer.remove(groupId);
@@ -206,6 +215,7 @@ export class TrainingLoop {
       const groups = await this.nextBatch(interrupted);
       if (!groups) break;
       await this.trainStep(groups);
+      if (this.failed) return;
       if (interrupted.aborted) break;
       if (this.options.evalSteps > 0 && this.step % this.options.evalSteps === 0) this.startEval();
       if (this.options.saveSteps > 0 && this.step % this.options.saveSteps === 0) await this.save();
@@ -226,12 +236,13 @@ export class TrainingLoop {
       if (decision.kind === "end") return null;
       if (decision.kind === "batch") return decision.groups;
       const { deadlineAt, blockedBy } = decision;
-      const seconds = deadlineAt === null ? this.options.groupTimeout : Math.max(0, (deadlineAt - Date.now()) / 1000);
+      const { groupTimeout } = this.options;
+      const seconds = deadlineAt === null ? groupTimeout : Math.max(0, (deadlineAt - Date.now()) / deadlineMs(1));
       try {
         await withDeadline(this.buffer.changed(), seconds, `groups ${blockedBy.slice(0, 3).join(", ")}`);
       } catch (error) {
         if (!(error instanceof DeadlineError)) throw error;
-        if (blockedBy.length === 0) throw new RunnerError("no group was admitted for a whole group timeout");
+        if (this.buffer.runningCount === 0) throw new RunnerError("no group was admitted for a whole group timeout");
         for (const groupId of this.buffer.overdue(Date.now())) this.drop(groupId, "stale", "its deadline passed");
       }
     }
@@ -239,39 +250,53 @@ export class TrainingLoop {
 
   private async trainStep(groups: Group[]): Promise<void> {
     const startedAt = performance.now();
-    const { metrics, skipped } = await this.services.train(groups, this.step + 1);
+    const { metrics, updates, dropped, skipped } = await this.services.train(groups, this.step + 1);
+    if (this.failed) return;
     this.step += 1;
     const trainedAt = performance.now();
     const ages = ageOf(groups, this.buffer.trainerVersion);
-    this.consume(groups);
-    if (skipped) {
-      this.log.emit({ type: "step_skipped", step: this.step, ...skipped });
-      this.skippedInARow += 1;
-      if (this.skippedInARow >= this.options.stopAfterSkipped) {
-        throw new RunnerError(`${this.skippedInARow} steps in a row changed nothing: ${skipped.detail}`);
-      }
-      return;
-    }
-    this.skippedInARow = 0;
-    this.buffer.trainerVersion += 1;
+    this.consume(groups, dropped);
+    // At once: what is admitted into the places that came free counts from the new version.
+    if (updates > 0) this.buffer.trainerVersion += 1;
     await this.services.storeRollouts(this.step, groups);
-    const sync = await this.sync();
-    const seconds = { train_seconds: (trainedAt - startedAt) / 1000, sync_seconds: sync.seconds };
-    this.log.emit({
-      type: "step",
-      step: this.step,
-      policyVersion: this.buffer.trainerVersion,
-      metrics: { ...metrics, ...ages, ...seconds, live_groups: this.buffer.liveCount },
-    });
+    if (updates > 0) {
+      const sync = await this.sync();
+      const seconds = { train_seconds: (trainedAt - startedAt) / 1000, sync_seconds: sync.seconds };
+      this.log.emit({
+        type: "step",
+        step: this.step,
+        policyVersion: this.buffer.trainerVersion,
+        metrics: { ...metrics, ...ages, ...seconds, live_groups: this.buffer.liveCount },
+      });
+    }
+    this.countSkipped(skipped, updates);
   }
 
-  private consume(groups: Group[]): void {
+  private countSkipped(skipped: TrainOutcome["skipped"], updates: number): void {
+    this.skippedInARow = skipped ? this.skippedInARow + 1 : 0;
+    if (!skipped) return;
+    const { reason, detail } = skipped;
+    if (updates === 0) this.log.emit({ type: "step_skipped", step: this.step, reason, detail });
+    else {
+      const made = `${updates} update${updates === 1 ? "" : "s"}`;
+      this.log.emit({ type: "warning", message: `step ${this.step} broke off after ${made} (${reason}): ${detail}` });
+    }
+    if (this.skippedInARow < this.options.stopAfterSkipped) return;
+    throw new RunnerError(`${this.skippedInARow} steps in a row were skipped: ${detail}`);
+  }
+
+  private consume(groups: Group[], dropped: TrainOutcome["dropped"]): void {
     for (const { groupId, promptId, attempt, rollouts } of groups) {
       const prompt = this.promptOf.get(groupId)!;
       this.prompts.consume(prompt);
       const reward = rollouts.reduce((total, rollout) => total + rollout.reward, 0) / rollouts.length;
+      const reason = dropped.get(groupId);
+      const became =
+        reason === undefined
+          ? ({ outcome: "trained" } as const)
+          : ({ outcome: "dropped", reason, requeued: false } as const);
       const { epoch } = prompt;
-      this.log.emit({ type: "group", groupId, promptId, epoch, attempt, outcome: "trained", step: this.step, reward });
+      this.log.emit({ type: "group", groupId, promptId, epoch, attempt, ...became, step: this.step, reward });
       this.promptOf.delete(groupId);
     }
     this.buffer.consumed(groups);
@@ -309,7 +334,7 @@ export class TrainingLoop {
 
   private async save(): Promise<void> {
     if (this.savedStep === this.step) return;
-    await this.services.checkpoint(this.progress);
     this.savedStep = this.step;
+    await this.services.checkpoint(this.progress);
   }
 }

@@ -42,7 +42,7 @@ export async function stopParts(parts: Parts): Promise<void> {
   await parts.ranks.stop();
 }
 
-export function startRanks(recipe: Recipe, folder: ModelFolder, count: number): Promise<RankGroup> {
+export async function startRanks(recipe: Recipe, folder: ModelFolder, count: number): Promise<RankGroup> {
   const init = rankInit(recipe, folder, policyLoss(recipe));
   return RankGroup.start({ count, init, deadlines: { start: startSeconds, request: requestSeconds } });
 }

@@ -6,6 +6,7 @@ import { RunnerError, usageError } from "../errors.ts";
 export class RunDirectory {
   readonly path: string;
   readonly runId: string;
+  private released = false;
 
   private constructor(path: string, runId: string) {
     this.path = path;
@@ -19,9 +20,7 @@ export class RunDirectory {
     for (let attempt = 1; ; attempt++) {
       const runId = attempt === 1 ? `${name}-${stamp}` : `${name}-${stamp}-${attempt}`;
       const path = resolve(root, runId);
-      if (existsSync(path)) continue;
-      mkdirSync(path);
-      return RunDirectory.hold(path, runId);
+      if (unlessThere(() => mkdirSync(path))) return RunDirectory.hold(path, runId);
     }
   }
 
@@ -56,18 +55,33 @@ export class RunDirectory {
   }
 
   release(): void {
+    if (this.released) return;
+    this.released = true;
     rmSync(join(this.path, "owner.pid"), { force: true });
   }
 
   private static hold(path: string, runId: string): RunDirectory {
     const lock = join(path, "owner.pid");
-    if (existsSync(lock)) {
+    while (!unlessThere(() => writeFileSync(lock, String(process.pid), { flag: "wx" }))) {
       const pid = Number(readFileSync(lock, "utf8"));
-      if (isAlive(pid))
-        throw new RunnerError(`run ${runId} is at work in process ${pid}`, { fix: "wait for it or end it" });
+      if (isAlive(pid)) {
+        const fix = `wait for it or end it; if process ${pid} is something else, remove ${lock}`;
+        throw new RunnerError(`run ${runId} is at work in process ${pid}`, { fix });
+      }
+      rmSync(lock, { force: true });
     }
-    writeFileSync(lock, String(process.pid));
     return new RunDirectory(path, runId);
+  }
+}
+
+/** False where what `make` would make is there already, perhaps since just now. */
+function unlessThere(make: () => void): boolean {
+  try {
+    make();
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
+    throw error;
   }
 }
 

@@ -1,5 +1,5 @@
 /** One run from its recipe to its export: starts what the loop needs, and ends it whatever happens. */
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Group, Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
@@ -8,11 +8,13 @@ import { PromptQueue } from "../data/order.ts";
 import { pack } from "../encoding.ts";
 import { syncWeights } from "../engines/weight-sync.ts";
 import { usageError } from "../errors.ts";
+import { replaceFileAsync } from "../files.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
 import type { Arithmetic, Recipe } from "../recipe/index.ts";
 import type { EventLog } from "../telemetry/log.ts";
 import { readPolicyFolder, schedule } from "../trainer/specs.ts";
 import { trainBatch } from "../trainer/train-batch.ts";
-import { type LoopState, pruneCheckpoints, saveCheckpoint } from "./checkpoint.ts";
+import { type LoopState, pruneCheckpoints, removePartialCheckpoints, saveCheckpoint } from "./checkpoint.ts";
 import { evaluate } from "./evaluate.ts";
 import { copyExport, exportModel } from "./export.ts";
 import { type LoopProgress, type LoopServices, TrainingLoop, type TrainOutcome } from "./loop.ts";
@@ -31,19 +33,16 @@ export interface TrainRunOptions {
 }
 
 const syncSeconds = 120;
+const drainGraceSeconds = 10;
 
 export async function trainRun(options: TrainRunOptions): Promise<"completed" | "interrupted"> {
-  const { recipe, directory, log, interrupted, checkpoint } = options;
+  const { recipe, directory, log, interrupted } = options;
   const folder = readPolicyFolder(recipe);
   const prompts = readPrompts(recipe);
   const warn = (message: string) => log.emit({ type: "warning", message });
-  if (checkpoint && checkpoint.state.datasetFingerprint !== prompts.fingerprint) {
-    throw usageError(`${recipe.data.prompt_dataset} changed since the checkpoint was written`, {
-      fix: "restore the file, or start a new run from the exported model",
-    });
-  }
   const parts = await phase(log, "start", () => startParts(recipe, folder, directory.runId, warn));
   try {
+    if (interrupted.aborted) return "interrupted";
     const run = new TrainRun(options, folder, prompts, parts);
     await phase(log, "first sync", () => run.restore());
     const state = await phase(log, "train", () => run.train(interrupted));
@@ -52,13 +51,22 @@ export async function trainRun(options: TrainRunOptions): Promise<"completed" | 
         log,
         "export",
         () => run.export(),
-        () => directory.export,
+        () => displayPath(directory.export),
       );
     }
     return state;
   } finally {
     await stopParts(parts);
+    removePartialCheckpoints(directory.checkpoints);
   }
+}
+
+/** A checkpoint counts the prompts of exactly one dataset. */
+export function checkSameData(recipe: Recipe, { datasetFingerprint }: LoopState): void {
+  if (readPrompts(recipe).fingerprint === datasetFingerprint) return;
+  throw usageError(`${recipe.data.prompt_dataset} changed since the checkpoint was written`, {
+    fix: "restore the file, or start a new run from the exported model",
+  });
 }
 
 interface Prompts {
@@ -189,7 +197,8 @@ class TrainRun {
     };
     const result = await trainBatch(this.parts.ranks, { groups }, settings, this.updates);
     this.updates += result.updates;
-    return { metrics: result.metrics, skipped: result.skipped ?? null };
+    const { metrics, updates, dropped, skipped = null } = result;
+    return { metrics, updates, dropped, skipped };
   }
 
   private async sync(version: number): Promise<{ seconds: number; checksum: string; engines: number }> {
@@ -200,7 +209,8 @@ class TrainRun {
       units: this.folder.decoder.units,
       version,
       inFlight: this.options.recipe.train.partial_rollout,
-      drainSeconds: this.options.recipe.rollout.turn_timeout,
+      // Requests end by themselves at the turn's timeout: a drain that comes to its end is a fault.
+      drainSeconds: this.options.recipe.rollout.turn_timeout + drainGraceSeconds,
       deadlineSeconds: syncSeconds,
       log: (message) => this.options.log.emit({ type: "warning", message }),
     });
@@ -216,7 +226,8 @@ class TrainRun {
   private async storeRollouts(step: number, groups: Group[]): Promise<void> {
     const { rollouts } = this.options.directory;
     await mkdir(rollouts, { recursive: true });
-    await writeFile(join(rollouts, `step-${String(step).padStart(6, "0")}.msgpack`), pack({ format: 1, step, groups }));
+    const file = join(rollouts, `step-${String(step).padStart(6, "0")}.msgpack`);
+    await replaceFileAsync(file, pack({ format: 1, step, groups }));
   }
 
   private async save(progress: LoopProgress): Promise<void> {
@@ -233,7 +244,9 @@ class TrainRun {
     const saved = await saveCheckpoint(directory.checkpoints, state, (into) =>
       this.parts.ranks.all("saveCheckpoint", { directory: into }),
     );
-    pruneCheckpoints(directory.checkpoints, recipe.ckpt.max_num, (message) => log.emit({ type: "warning", message }));
+    pruneCheckpoints(directory.checkpoints, progress.step, recipe.ckpt.max_num, (message) =>
+      log.emit({ type: "warning", message }),
+    );
     const seconds = (performance.now() - startedAt) / 1000;
     log.emit({ type: "checkpoint", step: progress.step, directory: saved, seconds });
   }

@@ -6,6 +6,7 @@ import { WorkBuffer } from "./work-buffer.ts";
 const group = (groupId: string, admittedVersion: number): Group => ({
   groupId,
   promptId: groupId,
+  epoch: 0,
   admittedVersion,
   attempt: 0,
   rollouts: [],

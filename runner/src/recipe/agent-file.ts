@@ -1,7 +1,7 @@
 import { existsSync, statSync } from "node:fs";
 import { type RunnerError, usageError } from "../errors.ts";
 
-/** That the agent's file is there, parses with all that it imports from beside it, and has a default export. Runs nothing. */
+/** That the agent's file is there, parses with all it imports beside it, and has a default export. Runs nothing. */
 export async function checkAgentFile(path: string): Promise<void> {
   const fail = (message: string, fix: string) => usageError(message, { position: { file: path }, fix });
   if (!existsSync(path)) {

@@ -33,7 +33,8 @@ export function arithmetic(recipe: Recipe, verb: Verb, numRows: number | null): 
 }
 
 function stepsInWords(steps: number, updatesPerStep: number): string {
-  return `${count(steps, "batch", "batches")} x ${count(updatesPerStep, "update")} = ${count(steps * updatesPerStep, "optimizer step")}`;
+  const product = count(steps * updatesPerStep, "optimizer step");
+  return `${count(steps, "batch", "batches")} x ${count(updatesPerStep, "update")} = ${product}`;
 }
 
 function count(number: number, one: string, many = `${one}s`): string {

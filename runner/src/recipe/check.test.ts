@@ -38,18 +38,21 @@ describe("a model folder that another recipe exports", () => {
     const { verb, problems, arithmetic: sums } = await checkRecipe(at("quickstart.yaml"), { mode: "check" });
     expect(verb).toBe("run");
     expect(problems.map((problem) => formatDiagnostic(problem).replaceAll(`${root}/`, ""))).toEqual([
-      "recipes/quickstart.yaml:10:23 info: actor.model_name_or_path is not there yet: recipes/quickstart/warmup.yaml exports it (molt-runner sft recipes/quickstart/warmup.yaml)",
+      "recipes/quickstart.yaml:10:23 info: actor.model_name_or_path is not there yet: " +
+        "recipes/quickstart/warmup.yaml exports it (molt-runner sft recipes/quickstart/warmup.yaml)",
     ]);
     // case E2
     expect(sums).toMatchObject({ rows: 256, steps: 150, updates: 150 });
     expect(sums.line).toBe(
-      "32 prompts x 8 samples = 256 rows a batch, 150 batches x 1 update = 150 optimizer steps, microbatches of at most 16384 tokens",
+      "32 prompts x 8 samples = 256 rows a batch, 150 batches x 1 update = 150 optimizer steps, " +
+        "microbatches of at most 16384 tokens",
     );
   });
 
   test("is refused at launch with the recipe and the command that make it", async () => {
     expect(await failure("quickstart.yaml", { mode: "launch" })).toBe(
-      "recipes/quickstart.yaml:10:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n  fix: make it with: molt-runner sft recipes/quickstart/warmup.yaml",
+      "recipes/quickstart.yaml:10:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n" +
+        "  fix: make it with: molt-runner sft recipes/quickstart/warmup.yaml",
     );
   });
 
@@ -95,6 +98,48 @@ describe("the files of a recipe", () => {
     });
     expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(
       /^recipes\/quickstart\/model this tokenizer has no chat template/,
+    );
+  });
+
+  test("data.max_len above the model's context", async () => {
+    const flags = { "data.max_len": "65" };
+    edit("quickstart/model/config.json", (text) => text.replace(/("max_position_embeddings": )\d+/, "$164"));
+    expect(await failure("quickstart/warmup.yaml", { ...warmUp, flags })).toBe(
+      "--data.max_len is 65, the context of recipes/quickstart/model is 64 tokens\n  fix: lower data.max_len",
+    );
+    await checkRecipe(at("quickstart/warmup.yaml"), warmUp);
+  });
+
+  test("prompts that leave no room for a reply, held-out ones too; ten are named", async () => {
+    const flags = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };
+    // This model's template writes two tokens before a prompt and two behind it, and its other tokens are characters.
+    const prompt = (length: number) => `${JSON.stringify({ prompt: "7".repeat(length), label: "" })}\n`;
+    writeFileSync(at("quickstart/prompts.jsonl"), prompt(4) + prompt(59) + prompt(60));
+    writeFileSync(at("quickstart/heldout.jsonl"), prompt(100).repeat(12));
+    const fix = "  fix: raise data.max_len, leave these rows out, or name another column with data.input_key";
+    const heldOut = Array.from({ length: 10 }, (_, i) => `    heldout:${i + 1} has 104 tokens`);
+    expect((await failure("quickstart.yaml", { mode: "check", flags })).split("\n")).toEqual([
+      "recipes/quickstart/heldout.jsonl eval.dataset: 12 prompts leave no room for a reply, since data.max_len is 64:",
+      ...heldOut,
+      "    and 2 more",
+      fix,
+      "recipes/quickstart/prompts.jsonl data.prompt_dataset: 1 prompt leaves no room for a reply, " +
+        "since data.max_len is 64:",
+      "    prompts:3 has 64 tokens",
+      fix,
+    ]);
+  });
+
+  test("a row that the chat template refuses is named", async () => {
+    const flags = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };
+    edit("quickstart/model/tokenizer_config.json", (text) => {
+      const config = JSON.parse(text);
+      const refuse = "{% if messages[0].content == 'x' %}{{ raise_exception('no x') }}{% endif %}";
+      return JSON.stringify({ ...config, chat_template: refuse + config.chat_template });
+    });
+    edit("quickstart/prompts.jsonl", (text) => `${text}{"prompt": "x", "label": ""}\n`);
+    expect(await failure("quickstart.yaml", { mode: "check", flags })).toBe(
+      "recipes/quickstart/prompts.jsonl row prompts:4801: the chat template refuses this conversation: no x",
     );
   });
 

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { readDataset } from "../data/dataset.ts";
+import { type DatasetOptions, readDataset } from "../data/dataset.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { ExitCode, RunnerError, usageError } from "../errors.ts";
@@ -9,6 +9,7 @@ import { type Diagnostic, displayPath, fileStart, RecipeError } from "./diagnost
 import { findExporter } from "./exporter.ts";
 import type { Verb } from "./guardrails/index.ts";
 import { type LoadedRecipe, loadRecipe } from "./load.ts";
+import { checkPromptLengths } from "./prompt-lengths.ts";
 
 export interface CheckOptions {
   flags?: Record<string, string>;
@@ -27,7 +28,7 @@ export interface CheckedRecipe extends Omit<LoadedRecipe, "diagnostics"> {
 
 /**
  * Loads a recipe, asks the guardrails and reads every file that it names, before anything starts. Executes nothing of
- * the workspace. Throws one `RecipeError` that lists everything wrong: with the recipe, or if that is right, with the files.
+ * the workspace. Throws one `RecipeError` that lists all that is wrong: with the recipe, or if it is right, its files.
  */
 export async function checkRecipe(path: string, { flags, verb: asked, mode }: CheckOptions): Promise<CheckedRecipe> {
   const { recipe, provenance, diagnostics, verb } = loadRecipe(path, { flags, verb: asked });
@@ -45,6 +46,8 @@ class FileChecks {
   private readonly loaded: LoadedRecipe;
   private readonly verb: Verb;
   private readonly mode: CheckOptions["mode"];
+  /** The policy's, where its folder is right. */
+  private tokenizer: Tokenizer | undefined;
 
   constructor(path: string, loaded: LoadedRecipe, verb: Verb, mode: CheckOptions["mode"]) {
     this.path = path;
@@ -82,7 +85,7 @@ class FileChecks {
     );
     if (!model) return;
     this.checkContext(model);
-    if (withTokenizer) await this.attempt(key, () => this.checkTokenizer(model));
+    if (withTokenizer) this.tokenizer = await this.attempt(key, () => this.checkTokenizer(model));
   }
 
   private checkContext({ configJson, path }: ModelFolder): void {
@@ -93,13 +96,13 @@ class FileChecks {
     this.report("error", "data.max_len", message);
   }
 
-  private async checkTokenizer({ path, decoder, eosTokenIds }: ModelFolder): Promise<void> {
+  private async checkTokenizer({ path, decoder, eosTokenIds }: ModelFolder): Promise<Tokenizer> {
     const template = this.loaded.recipe.data.chat_template;
     const chatTemplate = template === null ? null : displayPath(template);
-    const { vocabSize } = await Tokenizer.load(path, { chatTemplate, eosTokenIds });
-    if (vocabSize <= decoder.config.vocabSize) return;
+    const tokenizer = await Tokenizer.load(path, { chatTemplate, eosTokenIds });
+    if (tokenizer.vocabSize <= decoder.config.vocabSize) return tokenizer;
     throw usageError(
-      `the tokenizer has ${vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`,
+      `the tokenizer has ${tokenizer.vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`,
       {
         position: { file: path },
         fix: "take config.json and the tokenizer from the same model",
@@ -110,23 +113,32 @@ class FileChecks {
   private async checkData(): Promise<number | null> {
     const { data, eval: evaluation, rollout } = this.loaded.recipe;
     const columns = { inputKey: data.input_key, labelKey: data.label_key };
-    if (this.verb !== "sft" && evaluation.dataset !== null) {
-      const options = { ...columns, optionNames: { path: "eval.dataset" } };
-      await this.attempt("eval.dataset", () => readDataset(displayPath(evaluation.dataset!), options));
-    }
+    if (this.verb !== "sft" && evaluation.dataset !== null)
+      await this.readRows("eval.dataset", evaluation.dataset, columns);
     if (this.verb === "eval") return null;
     const outputKey = this.verb === "sft" ? data.output_key : null;
     const options = { ...columns, outputKey, maxSamples: data.max_samples };
-    const dataset = await this.attempt("data.prompt_dataset", () =>
-      readDataset(displayPath(data.prompt_dataset!), options),
-    );
-    if (!dataset) return null;
-    const numRows = dataset.rows.length;
+    const numRows = await this.readRows("data.prompt_dataset", data.prompt_dataset!, options);
+    if (numRows === null) return null;
     if (this.verb === "run" && numRows < rollout.batch_size) {
-      const message = `data.prompt_dataset has ${numRows} rows, fewer than the ${rollout.batch_size} of rollout.batch_size`;
+      const wanted = `the ${rollout.batch_size} of rollout.batch_size`;
+      const message = `data.prompt_dataset has ${numRows} rows, fewer than ${wanted}`;
       this.report("warning", "data.prompt_dataset", message);
     }
     return numRows;
+  }
+
+  /** The number of rows, null where they cannot be read. */
+  private async readRows(key: string, path: string, options: DatasetOptions): Promise<number | null> {
+    const file = displayPath(path);
+    const dataset = await this.attempt(key, () => readDataset(file, { ...options, optionNames: { path: key } }));
+    if (!dataset) return null;
+    const { tokenizer } = this;
+    if (tokenizer && this.verb !== "sft") {
+      const limit = { maxLen: this.loaded.recipe.data.max_len, file, option: key };
+      await this.attempt(key, () => checkPromptLengths(tokenizer, dataset.rows, limit));
+    }
+    return dataset.rows.length;
   }
 
   /** What a check that fails says becomes a problem at the key that led there; anything but a bad file is a bug. */

@@ -2,7 +2,7 @@ import { usageError } from "../errors.ts";
 import { recipeKeys } from "./schema.ts";
 import { editDistance, nearest, splitKey, tolerance } from "./suggest.ts";
 
-/** Flags are the recipe's keys: `--actor.adam.lr 1e-3`, `--algo.advantage.estimator=rloo`, `--actor.adam.betas 0.9,0.95`. */
+/** Flags are recipe keys: `--actor.adam.lr 1e-3`, `--algo.advantage.estimator=rloo`, `--actor.adam.betas 0.9,0.95`. */
 export function splitArguments(words: string[]): { positionals: string[]; flags: Record<string, string> } {
   const positionals: string[] = [];
   const flags: Record<string, string> = {};

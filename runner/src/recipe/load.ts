@@ -39,15 +39,24 @@ export function loadRecipe(
 }
 
 /**
- * What an editor shows for `text`. What is wrong in a parent recipe is shown at `extends`; a variable that is not set here
- * may be where the recipe will run.
+ * What an editor shows for `text`. What is wrong in a parent recipe is shown at `extends`; a variable that is not set
+ * here may be where the recipe will run.
  */
 export function diagnose(text: string, filePath: string, sources: Partial<Sources> = {}): Diagnostic[] {
-  const resolution = new Resolution(text, filePath, {}, { ...disk, ...sources });
+  const resolution = resolveText(text, filePath, sources);
   return resolution.judge(inferVerb(resolution.recipe)).map((diagnostic) => {
     const shown = resolution.inFile(diagnostic);
     return diagnostic.code === "environment" ? { ...shown, severity: "warning" } : shown;
   });
+}
+
+/** The verb that `text` looks made for, as far as it can be read. */
+export function inferVerbOfText(text: string, filePath: string, sources: Partial<Sources> = {}): Verb {
+  return inferVerb(resolveText(text, filePath, sources).recipe);
+}
+
+function resolveText(text: string, filePath: string, sources: Partial<Sources>): Resolution {
+  return new Resolution(text, filePath, {}, { ...disk, ...sources });
 }
 
 /** A recipe with a reply column and no agent is for `sft`, any other for `run`. */

@@ -32,7 +32,7 @@ interface Given {
   valueRange: Range;
 }
 
-/** A recipe with its file, its parents, the flags and the defaults laid over each other, and what is wrong with them. */
+/** A recipe with its file, its parents, the flags and the defaults laid over each other, and what is wrong in them. */
 export class Resolution {
   readonly file: string;
   readonly provenance = new Map<string, Provenance>();
@@ -57,8 +57,8 @@ export class Resolution {
   }
 
   /**
-   * Asks the guardrails and puts everything in the order of the file; flags come last. In a document that does not parse
-   * only that is said: what else seems wrong is guesswork.
+   * Asks the guardrails and puts everything in the order of the file; flags come last. In a document that does not
+   * parse only that is said: what else seems wrong is guesswork.
    */
   judge(verb: Verb): Diagnostic[] {
     const syntax = this.diagnostics.filter(({ code }) => code === "syntax");
@@ -116,9 +116,8 @@ export class Resolution {
     }
     const path = resolve(dirname(place.file), value);
     if (chain.includes(path)) {
-      fail(
-        `extends goes round in a circle: ${[...chain.slice(chain.indexOf(path)), path].map((file) => basename(file)).join(" → ")}`,
-      );
+      const circle = [...chain.slice(chain.indexOf(path)), path].map((file) => basename(file));
+      fail(`extends goes round in a circle: ${circle.join(" → ")}`);
       return;
     }
     const text = this.sources.readFile(path);

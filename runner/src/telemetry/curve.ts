@@ -2,7 +2,7 @@ import type { RunState } from "./fold.ts";
 
 const bars = "▁▂▃▄▅▆▇█";
 
-/** Values as a line of bars, at most `width` of them (means of runs), scaled from 0 to the larger of 1 and their maximum. */
+/** Values as a line of at most `width` bars (means of runs), scaled from 0 to the larger of 1 and their maximum. */
 export function sparkline(values: number[], width = 40): string {
   if (values.length === 0) return "";
   const size = Math.max(1, Math.ceil(values.length / width));
@@ -50,7 +50,8 @@ export function curveSvg(run: RunState): string {
       `<rect x="${size.left + index * 160}" y="8" width="12" height="4" fill="${color}"/>` +
       `<text x="${size.left + index * 160 + 18}" y="14">${name}</text>`,
   );
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.width} ${size.height}" font-family="sans-serif" font-size="12">
+  const viewBox = `0 0 ${size.width} ${size.height}`;
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${viewBox}" font-family="sans-serif" font-size="12">
 <rect width="100%" height="100%" fill="white"/>
 ${ticks.join("\n")}
 ${lines.join("\n")}

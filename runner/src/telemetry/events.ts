@@ -6,7 +6,7 @@ export type RunEvent =
   | { type: "resumed"; fromStep: number; totalSteps: number | null }
   | { type: "phase"; name: string; state: "begin" | "end"; seconds?: number; detail?: string }
   | { type: "arithmetic"; line: string }
-  /** What became of a group, once: `step` is the step that consumed it. A dropped one goes back to the queue when `requeued`. */
+  /** What became of a group, once: `step` is the step that consumed it; a dropped one goes back when `requeued`. */
   | {
       type: "group";
       groupId: string;

@@ -52,6 +52,12 @@ describe("the fold", () => {
     expect(run.state).toBe("completed");
   });
 
+  it("keeps one eval a step: a resume right there makes it again", () => {
+    const evalAt = (accuracy: number): RunEvent => ({ type: "eval", step: 2, policyVersion: 2, metrics: { accuracy } });
+    const run = foldRun(timed([evalAt(0.5), { type: "resumed", fromStep: 2, totalSteps: 2 }, evalAt(0.75)]));
+    expect(run.evals.map((event) => event.metrics.accuracy)).toEqual([0.75]);
+  });
+
   it("counts the seconds at work, not those between a death and its resume", () => {
     const events = timed(killedAndResumed).map((event, index) => ({
       ...event,
@@ -83,13 +89,27 @@ describe("the log", () => {
       for (const event of killedAndResumed) log.emit(event);
       const whole = readFileSync(path, "utf8");
       appendFileSync(path, '{"type":"step","st');
-      expect(readEvents(path)).toHaveLength(killedAndResumed.length);
+      expect([...readEvents(path)]).toHaveLength(killedAndResumed.length);
       new EventLog(path);
       expect(readFileSync(path, "utf8")).toBe(whole);
       expect(writeSummary(directory).state).toBe("completed");
       expect(readFileSync(join(directory, "curve.svg"), "utf8")).toContain("held out, greedy");
       writeFileSync(path, "");
-      expect(readEvents(path)).toEqual([]);
+      new EventLog(path);
+      expect([...readEvents(path)]).toEqual([]);
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+  });
+
+  it("is read in pieces, whatever a piece cuts through", () => {
+    const directory = mkdtempSync(join(tmpdir(), "log-"));
+    const path = join(directory, "events.ndjson");
+    try {
+      const messages = [1, 2, 3].map((count) => "é😀".repeat(150_001 * count));
+      const log = new EventLog(path);
+      for (const message of messages) log.emit({ type: "warning", message });
+      expect([...readEvents(path)].map((event) => event.type === "warning" && event.message)).toEqual(messages);
     } finally {
       rmSync(directory, { recursive: true });
     }

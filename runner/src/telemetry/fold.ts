@@ -5,6 +5,8 @@ type EventOf<T extends TimedEvent["type"]> = Extract<TimedEvent, { type: T }>;
 /** A run as its log tells it. What a resume superseded is gone. */
 export interface RunState {
   runId: string;
+  /** The verb that began it. */
+  command: string;
   state: "running" | "completed" | "failed" | "interrupted";
   failure: string | null;
   totalSteps: number | null;
@@ -20,9 +22,10 @@ export interface RunState {
 }
 
 /** The one reading of a log. `resumed {fromStep}` supersedes everything that carries a later step. */
-export function foldRun(events: TimedEvent[]): RunState {
+export function foldRun(events: Iterable<TimedEvent>): RunState {
   const run: RunState = {
     runId: "",
+    command: "",
     state: "running",
     failure: null,
     totalSteps: null,
@@ -48,6 +51,7 @@ function applyEvent(run: RunState, event: TimedEvent): void {
   switch (event.type) {
     case "started":
       run.runId = event.runId;
+      run.command = event.command;
       run.totalSteps = event.totalSteps;
       break;
     case "resumed":
@@ -64,7 +68,8 @@ function applyEvent(run: RunState, event: TimedEvent): void {
       run.step = event.step;
       break;
     case "eval":
-      run.evals.push(event);
+      // A run that was resumed right at an eval's step makes it again.
+      run.evals = [...run.evals.filter(({ step }) => step !== event.step), event];
       break;
     case "group":
       run.groups.push(event);

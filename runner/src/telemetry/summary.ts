@@ -1,5 +1,5 @@
-import { renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { replaceFile } from "../files.ts";
 import { curveSvg } from "./curve.ts";
 import { foldRun, type RunState } from "./fold.ts";
 import { readEvents } from "./log.ts";
@@ -25,7 +25,7 @@ export interface RunSummary {
   seconds: number;
   eval: { before: EvalSummary | null; after: EvalSummary | null };
   reward: { first: number | null; last: number | null };
-  /** Mean over steps, and largest: |log-probability by the trainer - by the sampler| of trained tokens, staleness included. */
+  /** Mean over steps, and largest: |log-probability by trainer - by sampler| of trained tokens, staleness included. */
   logprob_gap: { mean: number | null; max: number | null };
   tokens_trained: number;
   groups: { trained: number; dropped: Record<string, number>; requeued: number };
@@ -83,9 +83,4 @@ export function writeSummary(runDirectory: string): RunSummary {
   replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summary, null, 2)}\n`);
   replaceFile(join(runDirectory, "curve.svg"), curveSvg(state));
   return summary;
-}
-
-function replaceFile(path: string, text: string): void {
-  writeFileSync(`${path}.part`, text);
-  renameSync(`${path}.part`, path);
 }

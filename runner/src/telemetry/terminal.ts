@@ -1,10 +1,11 @@
 import cliProgress from "cli-progress";
 import pc from "picocolors";
+import { displayPath } from "../recipe/diagnostic.ts";
 import { sparkline } from "./curve.ts";
 import type { TimedEvent } from "./events.ts";
 import type { RunSummary } from "./summary.ts";
 
-/** Shows events as they come: a bar where there is a terminal, plain lines elsewhere, the events themselves with `--json`. */
+/** Shows events as they come: a bar on a terminal, plain lines elsewhere, the events themselves with `--json`. */
 export class TerminalReporter {
   private readonly json: boolean;
   private readonly bar: cliProgress.SingleBar | null;
@@ -20,7 +21,8 @@ export class TerminalReporter {
     this.bar =
       !json && process.stderr.isTTY
         ? new cliProgress.SingleBar(
-            { format, hideCursor: true, stream: process.stderr },
+            // Signals are the run's: it stops the bar when it ends.
+            { format, hideCursor: true, gracefulExit: false, stream: process.stderr },
             cliProgress.Presets.shades_grey,
           )
         : null;
@@ -60,7 +62,7 @@ export class TerminalReporter {
         this.line(pc.yellow(`warning: ${event.message}`));
         break;
       case "ended":
-        this.stopBar();
+        this.stop();
         break;
       default:
     }
@@ -68,7 +70,7 @@ export class TerminalReporter {
 
   /** The last lines of a run. */
   finish(summary: RunSummary, directory: string, next: string[]): void {
-    this.stopBar();
+    this.stop();
     if (this.json) {
       process.stdout.write(`${JSON.stringify({ type: "summary", directory, ...summary })}\n`);
       return;
@@ -79,7 +81,8 @@ export class TerminalReporter {
       out.push(`held-out accuracy ${pc.bold(`${percent(before.accuracy)} → ${percent(after.accuracy)}`)}`);
     const { rewards } = this;
     if (rewards.length > 1) out.push(`reward ${sparkline(rewards)}  ${fixed(rewards[0])} → ${fixed(rewards.at(-1))}`);
-    out.push(`${summary.state}: ${summary.steps} steps in ${summary.seconds.toFixed(0)} s, run directory ${directory}`);
+    const where = displayPath(directory);
+    out.push(`${summary.state}: ${summary.steps} steps in ${summary.seconds.toFixed(0)} s, run directory ${where}`);
     if (next.length > 0) out.push("try next:", ...next.map((command) => `  ${command}`));
     process.stdout.write(`${out.join("\n")}\n`);
   }
@@ -108,8 +111,13 @@ export class TerminalReporter {
     } else process.stdout.write(`${text}\n`);
   }
 
-  private stopBar(): void {
-    if (this.barShown) this.bar?.stop();
+  /** Gives the terminal back. */
+  stop(): void {
+    if (this.barShown) {
+      // It goes back to where it saved the cursor, which was before the lines above it came: save it here.
+      process.stderr.write("\x1b7");
+      this.bar?.stop();
+    }
     this.barShown = false;
   }
 }

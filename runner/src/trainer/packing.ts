@@ -44,7 +44,7 @@ export function packToBudget<T extends { id: string; tokens: { length: number } 
 }
 
 /**
- * A microbatch, laid end to end and shifted: slot t belongs to the token at t + 1 of its row, which position t predicts.
+ * A microbatch, laid end to end and shifted: slot t belongs to the token at t + 1 of its row, predicted by position t.
  * The per-token arrays `[T]` hold 0 wherever `trained` is 0, whatever the rows hold there.
  */
 export interface PackedBatch {

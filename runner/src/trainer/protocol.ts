@@ -1,6 +1,7 @@
 /**
- * What controller and ranks say to each other, over `ws` in `encoding.ts`'s form. The rank connects, says `hello` with its rank
- * and the run's token, then answers requests in order: `{ id, method, params }` → `{ id, result }` or `{ id, error }`.
+ * What controller and ranks say to each other, over `ws` in `encoding.ts`'s form. The rank connects, says `hello` with
+ * its rank and the run's token, then answers requests in order: `{ id, method, params }` → `{ id, result }` or
+ * `{ id, error }`.
  */
 import type { DecoderConfig, TensorLocation, UnitDescription } from "molt-native";
 import type { LossSpec } from "../algorithms/losses/policy-loss.ts";

@@ -59,7 +59,7 @@ function group(groupId: string, members: { reward: number; segments: Segment[] }
     stop: "env_done",
     timings: { startedAt: 0, seconds: 0, modelSeconds: 0 },
   })) satisfies Rollout[];
-  return { groupId, promptId, admittedVersion: 0, attempt: 0, rollouts, failed: [] };
+  return { groupId, promptId, epoch: 0, admittedVersion: 0, attempt: 0, rollouts, failed: [] };
 }
 
 /** Advantage of each row: that of its trained tokens, which must all agree; untrained ones must be 0. */
@@ -104,7 +104,8 @@ test("case C2: singletons and groups with failed members stay finite and are cou
   expect(result.metrics).toMatchObject({ groups_without_signal: 2, "groups_dropped/failed": 1, reward: 2 });
 });
 
-test("case C3: groups of 4, 3 and 4, one dropped, one prompt under two ids, in any order: results follow the id", async () => {
+// case C3
+test("groups of 4, 3 and 4, one dropped, one prompt under two ids, in any order: results follow the id", async () => {
   const groups = [
     group(
       "a",
@@ -154,8 +155,22 @@ test("dynamic filtering takes groups without signal out of the loss and its deno
   const result = await trainBatch(ranks, { groups }, { ...settings, dynamicFiltering: "drop" }, 0);
   expect(of("update")[0]).toMatchObject({ numTokens: 8, microbatches: [["a.0/0", "a.1/0"]] });
   expect(result).toMatchObject({ tokens: 8, updates: 1, skipped: undefined });
+  expect([...result.dropped]).toEqual([
+    ["b", "no_signal"],
+    ["c", "singleton"],
+  ]);
   const counted = { "groups_dropped/no_signal": 1, "groups_dropped/singleton": 1, rows: 2, tokens_trained: 8 };
   expect(result.metrics).toMatchObject({ ...counted, policy_loss: 3 / 8, logprob_gap_max: 0.5, lr: 0.5 });
+});
+
+test("what agents say in numbers becomes metrics, each over the rollouts that say it", async () => {
+  const said = group("a", [one(1), one(0), one(0)]);
+  const infos: Record<string, number>[] = [{ tools: 3, tries: 1 }, { tools: 1 }, {}];
+  said.rollouts.forEach((rollout, index) => {
+    rollout.info = infos[index]!;
+  });
+  const { metrics } = await trainBatch(fakeRanks().ranks, { groups: [said] }, settings, 0);
+  expect(metrics).toMatchObject({ "info/tools": 2, "info/tries": 1 });
 });
 
 test("case C8: a batch without a trainable token asks the ranks for nothing", async () => {
@@ -169,6 +184,7 @@ test("case C8: a batch without a trainable token asks the ranks for nothing", as
     0,
   );
   expect(result).toMatchObject({ tokens: 0, updates: 0, skipped: { reason: "no_trainable_tokens" } });
+  expect([...result.dropped]).toEqual([["a", "no_trainable_tokens"]]);
   expect(calls).toEqual([]);
 });
 
@@ -180,9 +196,12 @@ test("case C8: a gradient that is not finite skips the rest; the schedule does n
   expect(of("update").map((params) => params.learningRate)).toEqual([0.3, 0.25]);
   const detail = "not finite: w1, w2";
   expect(result).toMatchObject({ updates: 1, tokens: 8, skipped: { reason: "non_finite_gradient", detail } });
+  expect(result.dropped.size).toBe(0); // its first update was made
+  const none = await trainBatch(fakeRanks({ answer: () => answer(2) }).ranks, { groups }, settings, 4);
+  expect([...none.dropped]).toEqual([["a", "non_finite_gradient"]]);
 });
 
-test("old log-probabilities are scored when a batch makes several updates; the reference when there is one", async () => {
+test("old log-probabilities are scored when a batch makes several updates; the reference if there is one", async () => {
   const groups = [group("a", [one(1), one(0)])];
   const scored = async (updatesPerBatch: number, hasReference: boolean) => {
     const { ranks, of } = fakeRanks({ hasReference });

@@ -1,5 +1,5 @@
 import type { Group, Rollout, Segment } from "../agents/types.ts";
-import { hasSignal, type ScoredRollout } from "../algorithms/advantages/estimator.ts";
+import { hasSignal, mean, type ScoredRollout } from "../algorithms/advantages/estimator.ts";
 import { advantageEstimator } from "../algorithms/advantages/registry.ts";
 import { type DynamicFiltering, type GroupFilter, groupFilters } from "../algorithms/filters/dynamic-filtering.ts";
 import { clipReward } from "../algorithms/reward.ts";
@@ -27,6 +27,9 @@ interface TrainRollout extends ScoredRollout {
   advantage: number;
 }
 
+/** `dropped`: the groups that no update was made of, by id, with the reason. */
+export type TrainResult = BatchResult & { dropped: Map<string, string> };
+
 /**
  * One batch of groups: filter, advantages, updates. `updatesDone` counts the optimizer updates before it (schedule).
  * Failed rollouts have no reward and are in no baseline. The batch is consumed whatever happens; see `BatchResult`.
@@ -36,8 +39,8 @@ export async function trainBatch(
   { groups }: { groups: readonly Group[] },
   settings: TrainSettings,
   updatesDone: number,
-): Promise<BatchResult> {
-  const { kept, metrics } = filterGroups(groups, settings);
+): Promise<TrainResult> {
+  const { kept, dropped, metrics } = filterGroups(groups, settings);
   const rollouts = withAdvantages(kept, settings);
   const plans = cutUpdates(rollouts, settings.updatesPerBatch).map((update) => {
     return planUpdate(
@@ -48,8 +51,9 @@ export async function trainBatch(
   });
   Object.assign(metrics, { rows: 0, tokens_trained: 0 });
   if (plans.length === 0) {
-    const detail = `${groups.length} groups, of which ${kept.length} were left after filtering, without a trained token`;
-    return { metrics, tokens: 0, updates: 0, skipped: { reason: "no_trainable_tokens", detail } };
+    const detail = `${groups.length} groups, ${kept.length} of them left after filtering, without a trained token`;
+    const skipped = { reason: "no_trainable_tokens", detail } as const;
+    return { metrics, tokens: 0, updates: 0, skipped, dropped: dropAll(kept, skipped.reason, dropped) };
   }
   await putRows(ranks, plans);
   await putAdvantages(ranks, plans, rollouts);
@@ -57,7 +61,13 @@ export async function trainBatch(
   const result = await runUpdates(ranks, plans, (made) => learningRate(settings.schedule, updatesDone + made));
   await dropRows(ranks, plans);
   const rows = plans.reduce((sum, plan) => sum + plan.microbatches.flat(2).length, 0);
-  return { ...result, metrics: { ...metrics, ...result.metrics, rows, tokens_trained: result.tokens } };
+  if (result.skipped && result.updates === 0) dropAll(kept, result.skipped.reason, dropped);
+  return { ...result, dropped, metrics: { ...metrics, ...result.metrics, rows, tokens_trained: result.tokens } };
+}
+
+function dropAll(groups: readonly Group[], reason: string, dropped: Map<string, string>): Map<string, string> {
+  for (const { groupId } of groups) dropped.set(groupId, reason);
+  return dropped;
 }
 
 /** What is left of the groups, and metrics over the rollouts that came, raw rewards included. */
@@ -72,15 +82,26 @@ function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }
     reward_std: Math.sqrt(average(rewards.map((value) => (value - reward) ** 2))),
     response_length: average(rollouts.map((rollout) => tokensOf(rollout))),
     groups_without_signal: 0,
+    ...averageInfo(rollouts),
   };
+  const dropped = new Map<string, string>();
   const kept = groups.filter((group) => {
     const clipped = group.rollouts.map((rollout) => clipReward(finiteReward(rollout), rewardClip));
     if (!hasSignal(clipped)) metrics.groups_without_signal!++;
     const reason = clipped.length === 0 ? "failed" : filter(clipped);
-    if (reason !== null) metrics[`groups_dropped/${reason}`] = (metrics[`groups_dropped/${reason}`] ?? 0) + 1;
-    return reason === null;
+    if (reason === null) return true;
+    metrics[`groups_dropped/${reason}`] = (metrics[`groups_dropped/${reason}`] ?? 0) + 1;
+    dropped.set(group.groupId, reason);
+    return false;
   });
-  return { kept, metrics };
+  return { kept, dropped, metrics };
+}
+
+/** What agents say in numbers, each over the rollouts that say it. */
+function averageInfo(rollouts: readonly Rollout[]): Record<string, number> {
+  const names = new Set(rollouts.flatMap(({ info }) => Object.keys(info)));
+  const values = (name: string) => rollouts.flatMap(({ info }) => info[name] ?? []);
+  return Object.fromEntries([...names].map((name) => [`info/${name}`, mean(values(name))]));
 }
 
 function finiteReward({ reward, rolloutId }: Rollout): number {

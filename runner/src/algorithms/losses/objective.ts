@@ -26,7 +26,7 @@ export interface Objective {
 }
 
 /**
- * (Σ policy + β Σ KL - c Σ entropy) / numTokens, with `numTokens` the update's trained tokens over all ranks and all
+ * (Σ policy + β Σ KL - c Σ entropy) / numTokens, with `numTokens` the update's trained tokens over all ranks and
  * microbatches: partial losses add up to the same whole however rows are cut. Call inside `scope`.
  */
 export function objective(input: ObjectiveInput, spec: LossSpec, numTokens: number): Objective {

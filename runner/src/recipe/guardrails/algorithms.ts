@@ -13,7 +13,8 @@ export const correctionOff: Rule = ({ algo, train }) => {
   if (algo.advantage.is_correction_level !== "off" || (staleness === 0 && updates === 1)) return [];
   const key = "algo.advantage.is_correction_level";
   const cause = staleness > 0 ? `train.max_staleness is ${staleness}` : `train.updates_per_batch is ${updates}`;
-  const message = `${key} off trains off-policy rows uncorrected, since ${cause}: set it to token, or that to ${staleness > 0 ? 0 : 1}`;
+  const fix = `set it to token, or that to ${staleness > 0 ? 0 : 1}`;
+  const message = `${key} off trains off-policy rows uncorrected, since ${cause}: ${fix}`;
   return refuse([key, "train.max_staleness", "train.updates_per_batch"], message);
 };
 

@@ -25,13 +25,15 @@ describe("one wrong recipe for each guardrail", () => {
       "rollout: { top_p: 0.9 }",
       19,
       "error",
-      "rollout.top_p must be 1, not 0.9: training needs log-probabilities over the full vocabulary, and top_p cuts it (eval.top_p is free)",
+      "rollout.top_p must be 1, not 0.9: training needs log-probabilities over the full vocabulary, " +
+        "and top_p cuts it (eval.top_p is free)",
     ],
     [
       "rollout: { temperature: 0 }",
       25,
       "error",
-      "rollout.temperature must be above 0: greedy sampling gives a group of equal rollouts, without log-probabilities to train on; try 1",
+      "rollout.temperature must be above 0: greedy sampling gives a group of equal rollouts, " +
+        "without log-probabilities to train on; try 1",
     ],
     [
       "rollout: { max_new_tokens: 2048 }",
@@ -56,7 +58,8 @@ describe("one wrong recipe for each guardrail", () => {
       "rollout: { n_samples_per_prompt: 1 }",
       34,
       "error",
-      "rollout.n_samples_per_prompt must be at least 2, not 1: reinforce_baseline compares the rollouts of a prompt, and one alone has no advantage",
+      "rollout.n_samples_per_prompt must be at least 2, not 1: reinforce_baseline compares the rollouts of a prompt, " +
+        "and one alone has no advantage",
     ],
     [
       "rollout: { min_group: 9 }",
@@ -92,7 +95,8 @@ describe("one wrong recipe for each guardrail", () => {
       "algo: { advantage: { is_correction_level: off } }",
       43,
       "error",
-      "algo.advantage.is_correction_level off trains off-policy rows uncorrected, since train.max_staleness is 1: set it to token, or that to 0",
+      "algo.advantage.is_correction_level off trains off-policy rows uncorrected, since train.max_staleness is 1: " +
+        "set it to token, or that to 0",
     ],
     [
       "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",
@@ -142,7 +146,8 @@ describe("one wrong recipe for each guardrail", () => {
   });
 
   test("correction off with several updates a batch is refused on-policy too", () => {
-    const line = `${train}, max_staleness: 0, updates_per_batch: 2 }\nalgo: { advantage: { is_correction_level: off } }`;
+    const off = "algo: { advantage: { is_correction_level: off } }";
+    const line = `${train}, max_staleness: 0, updates_per_batch: 2 }\n${off}`;
     const [found] = diagnose(`${right.replace(/train:.*\n/, "\n")}${line}`, "r.yaml");
     expect(found!.message).toContain("since train.updates_per_batch is 2: set it to token, or that to 1");
   });
@@ -154,7 +159,8 @@ describe("one wrong recipe for each guardrail", () => {
       diagnose(right.replace("model }", `model, ${keys} }`), "r.yaml").map(({ message }) => message);
     expect(withActor("dual_clip: 1")).toEqual(["actor.dual_clip must be a number above 1 or null, not 1"]);
     expect(withActor("adam: { betas: [0.9, 1] }")).toEqual([
-      "actor.adam.betas must be a list of 2: a number of at least 0 and below 1, a number of at least 0 and below 1, not [ 0.9, 1 ]",
+      "actor.adam.betas must be a list of 2: a number of at least 0 and below 1, a number of at least 0 and below 1, " +
+        "not [ 0.9, 1 ]",
     ]);
   });
 

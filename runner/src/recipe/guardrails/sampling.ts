@@ -24,7 +24,8 @@ export const replyLength: Rule = ({ rollout, data, eval: evaluation }) => {
 };
 
 export const turnTimeout: Rule = ({ rollout }) => {
-  if (rollout.turn_timeout <= rollout.timeout) return [];
-  const message = `rollout.turn_timeout (${rollout.turn_timeout} s) is longer than a whole episode's rollout.timeout (${rollout.timeout} s)`;
+  const { timeout, turn_timeout: turn } = rollout;
+  if (turn <= timeout) return [];
+  const message = `rollout.turn_timeout (${turn} s) is longer than a whole episode's rollout.timeout (${timeout} s)`;
   return warn(["rollout.turn_timeout", "rollout.timeout"], message);
 };

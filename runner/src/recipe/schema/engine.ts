@@ -1,8 +1,6 @@
-import { z } from "zod";
 import { key, positiveInteger, section } from "./key.ts";
 
 export const engine = section("The engines that sample.", {
-  kind: key(z.enum(["embedded"]), "embedded", { description: "Which engine samples: the one built in." }),
   count: key(positiveInteger, 1, { description: "Engine processes.", unit: "engines" }),
   max_num_seqs: key(positiveInteger, 256, {
     description: "Sequences decoded at once by one engine.",

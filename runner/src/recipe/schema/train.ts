@@ -22,7 +22,7 @@ export const train = section("The agent and the train step.", {
     unit: "tokens",
   }),
   batch_size: key(positiveInteger, 64, { description: "Rows of one optimizer step of sft.", unit: "rows" }),
-  stop_after_skipped: key(positiveInteger, 3, {
+  stop_after_skipped: key(positiveInteger, 10, {
     description: "Skipped steps in a row that stop the run.",
     unit: "steps",
   }),

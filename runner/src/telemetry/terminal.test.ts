@@ -1,0 +1,93 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import type { RunEvent } from "./events.ts";
+import { foldRun } from "./fold.ts";
+import { summarize } from "./summary.ts";
+import { TerminalReporter } from "./terminal.ts";
+
+/** The little of a terminal that a bar uses: what its reader sees in the end. */
+class Screen {
+  private readonly rows: (string | undefined)[] = [];
+  private row = 0;
+  private column = 0;
+  private saved = { row: 0, column: 0 };
+
+  write(text: string): boolean {
+    const parts = text.replaceAll("\x1b", "␛").matchAll(/␛[78]|␛\[[?\d;]*[A-Za-z]|[^␛]/gu);
+    for (const [part] of parts) this.take(part);
+    return true;
+  }
+
+  get lines(): string[] {
+    return Array.from(this.rows, (row) => (row ?? "").trimEnd());
+  }
+
+  private take(part: string): void {
+    const { row, column } = this;
+    if (part === "␛7") this.saved = { row, column };
+    else if (part === "␛8") Object.assign(this, this.saved);
+    else if (part === "\r") this.column = 0;
+    else if (part === "\n") Object.assign(this, { row: row + 1, column: 0 });
+    else if (/^␛\[\d*G$/.test(part)) this.column = Number(part.slice(2, -1) || 1) - 1;
+    else if (/^␛\[0?K$/.test(part)) this.rows[row] = (this.rows[row] ?? "").slice(0, column);
+    else if (!part.startsWith("␛")) {
+      const old = (this.rows[row] ?? "").padEnd(column);
+      this.rows[row] = old.slice(0, column) + part + old.slice(column + 1);
+      this.column++;
+    }
+  }
+}
+
+const { isTTY } = process.stderr;
+let screen: Screen;
+beforeEach(() => {
+  screen = new Screen();
+  process.stderr.isTTY = true;
+  const write = (text: string | Uint8Array) => screen.write(String(text));
+  for (const stream of [process.stdout, process.stderr]) vi.spyOn(stream, "write").mockImplementation(write);
+});
+afterEach(() => {
+  vi.restoreAllMocks();
+  process.stderr.isTTY = isTTY;
+});
+
+const evalAt = (step: number, accuracy: number): RunEvent => ({
+  type: "eval",
+  step,
+  policyVersion: step,
+  metrics: { accuracy },
+});
+const stepTo = (step: number, reward: number): RunEvent => ({
+  type: "step",
+  step,
+  policyVersion: step,
+  metrics: { reward },
+});
+const events: RunEvent[] = [
+  { type: "started", version: 1, runId: "r", recipe: "x.yaml", command: "run", totalSteps: 2 },
+  evalAt(0, 0.25),
+  stepTo(1, 0.5),
+  evalAt(1, 0.5),
+  stepTo(2, 1),
+  evalAt(2, 0.75),
+  { type: "ended", state: "completed" },
+];
+
+test("on a terminal every line stays, in order, and the bar is whole below them", () => {
+  const timed = events.map((event, index) => ({ time: index, ...event }));
+  const reporter = new TerminalReporter({ json: false });
+  for (const event of timed) reporter.show(event);
+  reporter.finish(summarize(foldRun(timed)), `${process.cwd()}/runs/r`, ["molt-runner serve --model m"]);
+  expect(screen.lines).toEqual([
+    "run r",
+    "eval at step 0: held-out accuracy 25.0%",
+    "eval at step 1: held-out accuracy 50.0%",
+    "eval at step 2: held-out accuracy 75.0%",
+    expect.stringMatching(/^█{40} step 2\/2 {2}reward 1.000$/),
+    "",
+    "held-out accuracy 25.0% → 75.0%",
+    "reward ▅█  0.500 → 1.000",
+    "completed: 2 steps in 6 s, run directory runs/r",
+    "try next:",
+    "  molt-runner serve --model m",
+  ]);
+});

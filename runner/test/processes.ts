@@ -1,0 +1,19 @@
+/** What tests of processes share. */
+import { existsSync, readFileSync } from "node:fs";
+import { deadlineMs } from "../src/deadline.ts";
+
+/** False for a zombie too: it has ended, whoever is to notice. */
+export function isAlive(pid: number): boolean {
+  return existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+}
+
+/** What `probe` gives once it is true; a wait of `seconds` at most, which names `what`. */
+export async function until<T>(what: string, probe: () => T | undefined | false, seconds = 60): Promise<T> {
+  const end = Date.now() + deadlineMs(seconds);
+  while (Date.now() < end) {
+    const value = probe();
+    if (value) return value;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  throw new Error(`waited ${seconds} s for ${what}`);
+}
