@@ -21,7 +21,7 @@ const task: RolloutTask = {
   attempt: 2,
   sampling: { temperature: 0.7, topP: 1, topK: 0, maxNewTokens: 8 },
 };
-const limits: RolloutLimits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 30, turnSeconds: 10 };
+const limits: RolloutLimits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 30, turnSeconds: 10, heldSeconds: 60 };
 type Engine = (request: GenerateRequest, options: CallOptions) => Promise<GenerateResult> | GenerateResult;
 
 /** `<end>` closes a reply that stopped. */

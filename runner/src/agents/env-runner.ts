@@ -32,6 +32,8 @@ export interface RolloutLimits {
   rolloutSeconds: number;
   /** Of one model call, and of one call of the agent's own functions. */
   turnSeconds: number;
+  /** Of one weight sync, for which model calls wait. */
+  heldSeconds: number;
 }
 
 export interface RolloutContext {
@@ -198,7 +200,7 @@ class Episode {
     const heldSince = Date.now();
     let lease: EngineLease;
     try {
-      lease = await router.acquire(this.task.rolloutId, limits.rolloutSeconds, this.signal);
+      lease = await router.acquire(this.task.rolloutId, limits.heldSeconds, this.signal);
     } finally {
       this.heldMs += Date.now() - heldSince;
     }

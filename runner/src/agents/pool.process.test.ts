@@ -66,7 +66,7 @@ async function start(agentPath: string, options: Partial<AgentPoolOptions> = {})
     router,
     runId: "run",
     seed: 1,
-    limits: { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 10 },
+    limits: { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 10, heldSeconds: 60 },
     ...options,
   });
   return pool;
@@ -185,7 +185,7 @@ export default class Misbehaving extends Env {
 
   // Invariant 5.
   test("an endless loop stalls its own thread alone, and ends at the deadline", async () => {
-    const limits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 2 };
+    const limits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 2, heldSeconds: 60 };
     await start(write("misbehaving.ts", misbehaving), { workers: 2, limits });
     const looping = pool!.runRollout(makeTask(0, "loop"), never);
     expect(await pool!.runRollout(makeTask(1), never)).toMatchObject({ reward: 1 });

@@ -47,6 +47,6 @@ export async function resumeCommand(path: string, { json, flags }: VerbOptions):
 export function refuseSft({ runId, recipe }: RunDirectory, { command }: RunState): void {
   if (command !== "sft") return;
   throw usageError(`run ${runId} was made by sft, which keeps no checkpoint`, {
-    fix: `its model is in export/ once it has ended; start it again with: molt-runner sft ${displayPath(recipe)}`,
+    fix: `its model is in export/ once it has ended; start it again with: npx molt-runner sft ${displayPath(recipe)}`,
   });
 }

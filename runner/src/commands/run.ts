@@ -48,7 +48,10 @@ export async function runCommand(path: string, options: VerbOptions): Promise<nu
 export function nextCommands(directory: RunDirectory, recipe: string): (summary: RunSummary) => string[] {
   const model = displayPath(directory.export);
   return ({ state }) => {
-    if (state !== "completed") return [`molt-runner resume ${displayPath(directory.path)}`];
-    return [`molt-runner eval ${recipe} --actor.model_name_or_path ${model}`, `molt-runner serve --model ${model}`];
+    if (state !== "completed") return [`npx molt-runner resume ${displayPath(directory.path)}`];
+    return [
+      `npx molt-runner eval ${recipe} --actor.model_name_or_path ${model}`,
+      `npx molt-runner serve --model ${model}`,
+    ];
   };
 }

@@ -10,7 +10,7 @@ export async function sftCommand(path: string, options: VerbOptions): Promise<nu
   const { recipe, arithmetic, directory, log, begin } = await openRun(path, "sft", options);
   const model = displayPath(recipe.ckpt.output_dir ?? directory.export);
   const next = ({ state }: RunSummary) =>
-    state === "completed" ? [`molt-runner serve --model ${model}`] : [`molt-runner sft ${path}`];
+    state === "completed" ? [`npx molt-runner serve --model ${model}`] : [`npx molt-runner sft ${path}`];
   return conduct({ directory, log, json: options.json, next }, (interrupted) => {
     begin();
     return sftRun({ recipe, arithmetic, directory, log, interrupted });

@@ -50,6 +50,9 @@ export interface SyncResult {
   seconds: number;
 }
 
+/** For a call that moves no weights: an engine that is silent for longer is of no use. */
+const controlSeconds = 30;
+
 interface Engine {
   engine: number;
   url: string;
@@ -106,11 +109,12 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
   const end = performance.now() + deadlineMs(deadlineSeconds);
   const secondsLeft = () => Number(((end - performance.now()) / deadlineMs(1)).toFixed(2));
   const call = (): CallOptions => ({ timeoutSeconds: Math.max(secondsLeft(), 0.01) });
+  const control = (): CallOptions => ({ timeoutSeconds: Math.min(call().timeoutSeconds, controlSeconds) });
   const onAll = <T>(body: (engine: Engine, index: number) => Promise<T>) => allOf(engines.map(body));
   try {
-    await onAll(({ url }) => client.pause(url, "abort", true, call()));
+    await onAll(({ url }) => client.pause(url, "abort", true, control()));
     await ensureGroup(options, engines, call);
-    await onAll(({ url }) => client.startWeightUpdate(url, call()));
+    await onAll(({ url }) => client.startWeightUpdate(url, control()));
     const update = describeUpdate(options.units);
     const receiving = engines.map(({ url }) => client.updateWeights(url, update, call()));
     const broadcast = ranks.all("broadcastWeights", {});
@@ -118,7 +122,7 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
     await allOf<unknown>([sending, ...receiving]);
     const { checksum } = (await sending)[0]!;
     await onAll((engine) => finish(client, engine, version, checksum, call()));
-    await onAll(({ url }) => client.resume(url, call()));
+    await onAll(({ url }) => client.resume(url, control()));
     return checksum;
   } catch (error) {
     await abandon(options, engines);

@@ -42,8 +42,8 @@ export async function conduct(
   process.on("SIGINT", onSignal).on("SIGTERM", onSignal);
   try {
     const state = await body(interrupt.signal);
-    const summary = end(state);
-    terminal.finish(summary, directory.path, next(summary));
+    const { summary, run } = end(state);
+    terminal.finish(summary, run, directory.path, next(summary));
     return state === "completed" ? ExitCode.done : ExitCode.interrupted;
   } catch (error) {
     try {

@@ -242,6 +242,26 @@ describe("the loop", () => {
     ]);
   });
 
+  it("a sync that takes longer than a group may is no group's fault", async () => {
+    const run = new StubRun(directory, 8, { groupTimeout: 0.1, maxStaleness: 1 });
+    const { sync } = run.services;
+    let held = Promise.resolve();
+    run.services.sync = (version) => {
+      const work = new Promise((resolve) => setTimeout(resolve, 150)).then(() => sync(version));
+      held = work.then(() => {});
+      return work;
+    };
+    run.services.rollout = async (prompt, groupId, rolloutId) => {
+      const version = run.engineVersion;
+      await new Promise((resolve) => setTimeout(resolve, prompt.index % 2 === 0 ? 0 : 5));
+      await held; // as its next model call would be
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      return rolloutOf(prompt, groupId, rolloutId, version);
+    };
+    await run.run();
+    expect(run.state.groups.map(({ outcome }) => outcome)).toEqual(Array(8).fill("trained"));
+  });
+
   it("groups that hang from the first on are dropped at their deadline", async () => {
     const run = new StubRun(directory, 2, { groupTimeout: 0.1, maxStaleness: 0 });
     const { rollout } = run.services;

@@ -308,7 +308,9 @@ export class TrainingLoop {
   private async sync(): Promise<{ seconds: number }> {
     await this.evaluation;
     const version = this.buffer.trainerVersion;
+    const heldSince = Date.now();
     const report = await this.services.sync(version);
+    this.buffer.postponeDeadlines(Date.now() - heldSince);
     this.buffer.engineVersion = version;
     this.buffer.notify();
     this.log.emit({ type: "sync", policyVersion: version, ...report });

@@ -13,6 +13,14 @@ export const startSeconds = 120;
 /** One request to a rank, a whole update included. */
 export const requestSeconds = 600;
 
+/** Deadlines of a weight sync, and how long it can hold requests at most. */
+export function syncDeadlines({ engine, rollout }: Recipe) {
+  // Requests end by themselves at the turn's timeout: a drain that comes to its own end is a fault.
+  const drainSeconds = rollout.turn_timeout + 10;
+  const deadlineSeconds = 120;
+  return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
+}
+
 export interface Sampling {
   fleet: EngineFleet;
   agents: AgentPool;
@@ -84,6 +92,7 @@ export async function startSampling(
         maxTurns: rollout.max_turns,
         rolloutSeconds: rollout.timeout,
         turnSeconds: rollout.turn_timeout,
+        heldSeconds: syncDeadlines(recipe).heldSeconds,
       },
     });
     return { fleet, agents };

@@ -18,7 +18,7 @@ import { type LoopState, pruneCheckpoints, removePartialCheckpoints, saveCheckpo
 import { evaluate } from "./evaluate.ts";
 import { copyExport, exportModel } from "./export.ts";
 import { type LoopProgress, type LoopServices, TrainingLoop, type TrainOutcome } from "./loop.ts";
-import { evalProfiles, type Parts, readEvalRows, startParts, stopParts } from "./parts.ts";
+import { evalProfiles, type Parts, readEvalRows, startParts, stopParts, syncDeadlines } from "./parts.ts";
 import { phase } from "./phase.ts";
 import type { RunDirectory } from "./run-directory.ts";
 
@@ -31,9 +31,6 @@ export interface TrainRunOptions {
   /** Where to go on; null at the beginning. */
   checkpoint: { directory: string; state: LoopState } | null;
 }
-
-const syncSeconds = 120;
-const drainGraceSeconds = 10;
 
 export async function trainRun(options: TrainRunOptions): Promise<"completed" | "interrupted"> {
   const { recipe, directory, log, interrupted } = options;
@@ -203,15 +200,15 @@ class TrainRun {
 
   private async sync(version: number): Promise<{ seconds: number; checksum: string; engines: number }> {
     const { ranks, fleet } = this.parts;
+    const { drainSeconds, deadlineSeconds } = syncDeadlines(this.options.recipe);
     const result = await syncWeights({
       fleet,
       ranks,
       units: this.folder.decoder.units,
       version,
       inFlight: this.options.recipe.train.partial_rollout,
-      // Requests end by themselves at the turn's timeout: a drain that comes to its end is a fault.
-      drainSeconds: this.options.recipe.rollout.turn_timeout + drainGraceSeconds,
-      deadlineSeconds: syncSeconds,
+      drainSeconds,
+      deadlineSeconds,
       log: (message) => this.options.log.emit({ type: "warning", message }),
     });
     this.version = version;

@@ -68,6 +68,11 @@ export class WorkBuffer {
     return [...this.live.values()].filter((group) => !group.finished && group.deadlineAt <= now).map((g) => g.groupId);
   }
 
+  /** A weight sync held every request for `ms`, which is no group's fault. */
+  postponeDeadlines(ms: number): void {
+    for (const group of this.live.values()) group.deadlineAt += ms;
+  }
+
   /** Finished groups that no batch has taken: what a checkpoint carries. */
   get untrained(): Group[] {
     return [...this.live.values()].flatMap((group) => (group.finished && !group.training ? [group.finished] : []));

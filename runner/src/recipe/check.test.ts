@@ -39,7 +39,7 @@ describe("a model folder that another recipe exports", () => {
     expect(verb).toBe("run");
     expect(problems.map((problem) => formatDiagnostic(problem).replaceAll(`${root}/`, ""))).toEqual([
       "recipes/quickstart.yaml:10:23 info: actor.model_name_or_path is not there yet: " +
-        "recipes/quickstart/warmup.yaml exports it (molt-runner sft recipes/quickstart/warmup.yaml)",
+        "recipes/quickstart/warmup.yaml exports it (npx molt-runner sft recipes/quickstart/warmup.yaml)",
     ]);
     // case E2
     expect(sums).toMatchObject({ rows: 256, steps: 150, updates: 150 });
@@ -52,7 +52,7 @@ describe("a model folder that another recipe exports", () => {
   test("is refused at launch with the recipe and the command that make it", async () => {
     expect(await failure("quickstart.yaml", { mode: "launch" })).toBe(
       "recipes/quickstart.yaml:10:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n" +
-        "  fix: make it with: molt-runner sft recipes/quickstart/warmup.yaml",
+        "  fix: make it with: npx molt-runner sft recipes/quickstart/warmup.yaml",
     );
   });
 

@@ -72,7 +72,7 @@ class FileChecks {
   private async checkModel(key: string, folder: string, weights: boolean, withTokenizer: boolean): Promise<void> {
     const exporter = existsSync(folder) ? undefined : findExporter(folder, this.path);
     if (exporter !== undefined) {
-      const command = `molt-runner ${exporter.verb} ${displayPath(exporter.file)}`;
+      const command = `npx molt-runner ${exporter.verb} ${displayPath(exporter.file)}`;
       if (this.mode === "check") {
         this.report("info", key, `${key} is not there yet: ${displayPath(exporter.file)} exports it (${command})`);
       } else {

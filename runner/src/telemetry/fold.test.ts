@@ -92,7 +92,7 @@ describe("the log", () => {
       expect([...readEvents(path)]).toHaveLength(killedAndResumed.length);
       new EventLog(path);
       expect(readFileSync(path, "utf8")).toBe(whole);
-      expect(writeSummary(directory).state).toBe("completed");
+      expect(writeSummary(directory).summary.state).toBe("completed");
       expect(readFileSync(join(directory, "curve.svg"), "utf8")).toContain("held out, greedy");
       writeFileSync(path, "");
       new EventLog(path);

@@ -77,10 +77,10 @@ function evalSummary(event: RunState["evals"][number] | undefined): EvalSummary 
 }
 
 /** Reads the run's log and writes `summary.json` and `curve.svg` beside it. */
-export function writeSummary(runDirectory: string): RunSummary {
-  const state = foldRun(readEvents(join(runDirectory, "events.ndjson")));
-  const summary = summarize(state);
+export function writeSummary(runDirectory: string): { summary: RunSummary; run: RunState } {
+  const run = foldRun(readEvents(join(runDirectory, "events.ndjson")));
+  const summary = summarize(run);
   replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summary, null, 2)}\n`);
-  replaceFile(join(runDirectory, "curve.svg"), curveSvg(state));
-  return summary;
+  replaceFile(join(runDirectory, "curve.svg"), curveSvg(run));
+  return { summary, run };
 }

@@ -76,7 +76,8 @@ test("on a terminal every line stays, in order, and the bar is whole below them"
   const timed = events.map((event, index) => ({ time: index, ...event }));
   const reporter = new TerminalReporter({ json: false });
   for (const event of timed) reporter.show(event);
-  reporter.finish(summarize(foldRun(timed)), `${process.cwd()}/runs/r`, ["molt-runner serve --model m"]);
+  const run = foldRun(timed);
+  reporter.finish(summarize(run), run, `${process.cwd()}/runs/r`, ["molt-runner serve --model m"]);
   expect(screen.lines).toEqual([
     "run r",
     "eval at step 0: held-out accuracy 25.0%",
@@ -84,8 +85,8 @@ test("on a terminal every line stays, in order, and the bar is whole below them"
     "eval at step 2: held-out accuracy 75.0%",
     expect.stringMatching(/^█{40} step 2\/2 {2}reward 1.000$/),
     "",
-    "held-out accuracy 25.0% → 75.0%",
-    "reward ▅█  0.500 → 1.000",
+    "held-out accuracy ▃▅▆  25.0% → 75.0%",
+    "training reward   ▅█  0.500 → 1.000",
     "completed: 2 steps in 6 s, run directory runs/r",
     "try next:",
     "  molt-runner serve --model m",

@@ -3,6 +3,7 @@ import pc from "picocolors";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { sparkline } from "./curve.ts";
 import type { TimedEvent } from "./events.ts";
+import type { RunState } from "./fold.ts";
 import type { RunSummary } from "./summary.ts";
 
 /** Shows events as they come: a bar on a terminal, plain lines elsewhere, the events themselves with `--json`. */
@@ -13,7 +14,6 @@ export class TerminalReporter {
   private barShown = false;
   private lastLineAt = 0;
   private note = "";
-  private readonly rewards: number[] = [];
 
   constructor({ json }: { json: boolean }) {
     this.json = json;
@@ -69,7 +69,7 @@ export class TerminalReporter {
   }
 
   /** The last lines of a run. */
-  finish(summary: RunSummary, directory: string, next: string[]): void {
+  finish(summary: RunSummary, { steps, evals }: RunState, directory: string, next: string[]): void {
     this.stop();
     if (this.json) {
       process.stdout.write(`${JSON.stringify({ type: "summary", directory, ...summary })}\n`);
@@ -77,10 +77,14 @@ export class TerminalReporter {
     }
     const { before, after } = summary.eval;
     const out = [""];
-    if (before && after)
-      out.push(`held-out accuracy ${pc.bold(`${percent(before.accuracy)} → ${percent(after.accuracy)}`)}`);
-    const { rewards } = this;
-    if (rewards.length > 1) out.push(`reward ${sparkline(rewards)}  ${fixed(rewards[0])} → ${fixed(rewards.at(-1))}`);
+    if (before && after) {
+      const accuracies = evals.flatMap((event) => event.metrics.accuracy ?? []);
+      const gain = `${percent(before.accuracy)} → ${percent(after.accuracy)}`;
+      out.push(`held-out accuracy ${sparkline(accuracies)}  ${pc.bold(gain)}`);
+    }
+    const rewards = steps.flatMap((event) => event.metrics.reward ?? []);
+    if (rewards.length > 1)
+      out.push(`training reward   ${sparkline(rewards)}  ${fixed(rewards[0])} → ${fixed(rewards.at(-1))}`);
     const where = displayPath(directory);
     out.push(`${summary.state}: ${summary.steps} steps in ${summary.seconds.toFixed(0)} s, run directory ${where}`);
     if (next.length > 0) out.push("try next:", ...next.map((command) => `  ${command}`));
@@ -89,7 +93,6 @@ export class TerminalReporter {
 
   private step(step: number, metrics: Record<string, number>): void {
     this.note = stepNote(metrics);
-    if (metrics.reward !== undefined) this.rewards.push(metrics.reward);
     if (this.bar) {
       if (!this.barShown) this.bar.start(Math.max(this.total, step), step, { note: this.note });
       this.barShown = true;
