@@ -13,7 +13,12 @@ export interface DecoderConfig {
   numHeads: number;
   numKvHeads: number;
   headDim: number;
-  ropeTheta: number;
+  /** `[headDim / 2]` angle a position of each pair of dimensions turns by, whatever kind of rope the model has. */
+  inverseFrequencies: number[];
+  /** Multiplies cosines and sines (yarn's attention factor); 1 for most. */
+  ropeScale: number;
+  /** `[numLayers]` keys each query of a layer sees, its own included; 0 is all before it. */
+  windows: number[];
   rmsNormEps: number;
   /** The head's matrix is the embedding's. */
   tieWordEmbeddings: boolean;
@@ -35,8 +40,8 @@ export interface ParameterDescription {
 
 /**
  * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
- * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`.
- * head: `norm` and, unless tied, `head`.
+ * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`, and where the model has
+ * it the bias of a projection: `q_bias`. head: `norm` and, unless tied, `head`.
  */
 export interface UnitDescription {
   kind: "embedding" | "layer" | "head";
@@ -73,10 +78,6 @@ export class Tensor {
   where(condition: Tensor, other: Tensor | number): Tensor;
   /** Sum of all elements, shape `[]`. */
   sum(): Tensor;
-  /** Sums runs of rows: `cu` is `[B+1]`, the result `[B]`. */
-  segmentSum(cu: Int32Array): Tensor;
-  /** `[B]` to `[T]`: repeats element b over `cu[b]..cu[b+1]`. */
-  segmentExpand(cu: Int32Array): Tensor;
   detach(): Tensor;
   /** Values, copied; waits on the native thread, so whatever was queued before is done. */
   data(): Promise<Float32Array>;
@@ -129,6 +130,11 @@ export interface ModelOptions {
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
   trainable: boolean;
+  /**
+   * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
+   * reductions, the residual stream, norms and the softmax over the vocabulary are float32. Default float32.
+   */
+  dtype?: "float32" | "bfloat16";
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
 }
@@ -197,6 +203,10 @@ export interface SamplerOptions {
   /** Tokens a page of the key/value cache holds. */
   pageSize: number;
   numPages: number;
+  /** Of weights, activations and the cache; the residual stream, norms and softmax are float32. Default float32. */
+  dtype?: "float32" | "bfloat16";
+  /** Plain ATen throughout: what the faster paths are held to in tests. Default false. */
+  plain?: boolean;
 }
 
 /** One step of continuous batching: any mix of prompts (many new tokens) and running sequences (one). */
@@ -214,6 +224,21 @@ export interface SamplerBatch {
   topK: Int32Array;
   /** `[B]` in [0, 1): the draw, made by the caller from the request's seed and position. */
   uniforms: Float64Array;
+  /** `[B]` 1 also scores the sequence's new tokens. Default: none. */
+  promptLogprobs?: Uint8Array;
+}
+
+export interface SamplerResult {
+  /** `[B]` the next token of each sequence. */
+  tokens: Int32Array;
+  /** `[B]` over the full vocabulary after temperature (at temperature 0: of the unscaled distribution). */
+  logprobs: Float32Array;
+  /**
+   * `[B]` null where not asked for. Log-probabilities at temperature 1 of the sequence's new tokens, each given all
+   * before it; NaN where the last token before it belongs to an earlier step, as its logits are gone: for the first of
+   * the new tokens.
+   */
+  promptLogprobs: (Float32Array | null)[];
 }
 
 /** A decoder with a paged key/value cache. Weights are whole (not sharded) and replaced in place. */
@@ -222,12 +247,16 @@ export class Sampler {
   load(tensors: TensorLocation[]): Promise<void>;
   /** Receives the named parameters, one broadcast each, in this order, root 0. */
   receive(transfer: ProcessGroup, names: string[]): Promise<void>;
+  /** Of the float32 values that came in, in `units` order, whatever dtype they are kept in. */
   checksum(): Promise<string>;
+  /** Rejects with "out of pages" before anything has changed. */
+  step(batch: SamplerBatch): Promise<SamplerResult>;
   /**
-   * Next token of each sequence and its log-probability over the full vocabulary after temperature (at temperature 0:
-   * of the unscaled distribution). Rejects with "out of pages" before anything has changed.
+   * Opens `to` with the first `length` cached tokens of `from`. Whole pages are shared until the last holder is freed,
+   * a page begun is copied: at most one page is taken; throws "out of pages" before anything has changed. The next step
+   * appends to each independently.
    */
-  step(batch: SamplerBatch): Promise<{ tokens: Int32Array; logprobs: Float32Array }>;
+  fork(from: number, to: number, length: number): void;
   /** Returns the sequence's pages. */
   free(sequence: number): void;
   freePages(): number;

@@ -1,5 +1,9 @@
-// Bundles the command line, the agent worker and the library into dist/, split so that a verb loads only what it needs.
+// Bundles the command line, the agent worker and the library into dist/, split so that a verb loads only what it needs,
+// and writes the library's types beside them.
+import { execFileSync } from "node:child_process";
 import { rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -7,7 +11,7 @@ const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 export async function buildRunner(outdir = here("dist")) {
   rmSync(outdir, { recursive: true, force: true });
-  const entries = ["cli", "index", "agents/worker"];
+  const entries = ["cli", "index", "testing", "agents/worker"];
   await build({
     entryPoints: Object.fromEntries(entries.map((entry) => [entry, here(`src/${entry}.ts`)])),
     outdir,
@@ -22,6 +26,13 @@ export async function buildRunner(outdir = here("dist")) {
     sourcemap: "linked",
     logLevel: "warning",
   });
+  writeTypes(outdir);
+}
+
+function writeTypes(outdir) {
+  const typescript = dirname(createRequire(import.meta.url).resolve("typescript/package.json"));
+  const args = ["--project", here("tsconfig.types.json"), "--outDir", outdir];
+  execFileSync(process.execPath, [join(typescript, "bin", "tsc"), ...args], { stdio: "inherit" });
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildRunner();

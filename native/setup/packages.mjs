@@ -33,17 +33,22 @@ function stamp(name, content) {
 
 const installed = stamp("packages", () => contentHash([join(root, "package-lock.json")]));
 
-async function install() {
+/** npm, tried again where the network failed. @param {string[]} args @param {string} cwd */
+export async function npmOnline(args, cwd) {
+  const flags = ["--no-audit", "--no-fund", "--loglevel=http", "--fetch-timeout=60000"];
   for (let attempt = 1; ; attempt++) {
     try {
-      const args = ["ci", "--no-audit", "--no-fund", "--loglevel=http", "--fetch-timeout=60000"];
-      await run("npm", args, { cwd: root, minutes: 10, what: "npm ci" });
-      return installed.write();
+      return await run("npm", [...args, ...flags], { cwd, minutes: 10, what: `npm ${args[0]}` });
     } catch (error) {
       if (attempt === attempts || !error.network) throw error;
       await sleep(2000 * attempt);
     }
   }
+}
+
+async function install() {
+  await npmOnline(["ci"], root);
+  installed.write();
 }
 
 const outputs = ["runner", "lsp", "extension"].map((name) => join(root, name, "dist"));

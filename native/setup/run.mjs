@@ -27,16 +27,16 @@ function killChildren() {
   }
 }
 
-/** Commands run in process groups of their own, so that a whole build ends with us. */
+/** Commands run in process groups of their own, so that a whole build ends with us. Returns what undoes it. */
 export function endChildrenWithUs() {
+  const codes = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129 };
+  const leave = (signal) => process.exit(codes[signal]);
   process.once("exit", killChildren);
-  for (const [signal, code] of [
-    ["SIGINT", 130],
-    ["SIGTERM", 143],
-    ["SIGHUP", 129],
-  ]) {
-    process.once(signal, () => process.exit(code));
-  }
+  for (const signal of Object.keys(codes)) process.once(signal, leave);
+  return () => {
+    process.off("exit", killChildren);
+    for (const signal of Object.keys(codes)) process.off(signal, leave);
+  };
 }
 
 export function logPath() {

@@ -10,6 +10,9 @@ export interface SetupOptions {
 /** Brings everything up to date; what is already is only looked at. Rejects with a SetupError of locate.mjs. */
 export function setup(options?: SetupOptions): Promise<void>;
 
+/** The addon is there when this resolves: an installed package sets it up on first use, a checkout says how. */
+export function ensureAddon(log?: (line: string) => void): Promise<void>;
+
 export interface DoctorReport {
   /** `version` is null where the tool is missing or too old for `needs`. */
   tools: { name: string; version: string | null; command: string | null; needs: string }[];
@@ -22,5 +25,5 @@ export interface DoctorReport {
 /** Tools, versions, what is set up and what the cache holds; starts and changes nothing. */
 export function doctorReport(): DoctorReport;
 
-/** Removes what the set-up keeps outside the checkout. */
-export function removeCaches(): void;
+/** Removes what set-up and tests keep outside the checkout, a line for each. */
+export function removeCaches(log?: (line: string) => void): void;

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { addonPhase } from "./addon.mjs";
-import { addonLocation, cacheDirectory, pythonPath, torchDirectory, torchVersion } from "./locate.mjs";
+import { addonLocation, addonPath, cacheDirectory, pythonPath, torchDirectory, torchVersion } from "./locate.mjs";
 import { withLock } from "./lock.mjs";
 import { buildPhase, inCheckout, packagesPhase } from "./packages.mjs";
 import { pythonPhases } from "./python.mjs";
@@ -21,9 +21,12 @@ function phases({ native, tests }) {
   ];
 }
 
-/** Shows the running phase's seconds where standard error is a terminal. @param {string} name */
-function ticker(name) {
-  if (!process.stderr.isTTY) return () => {};
+/** Names the phase that begins; where standard error is a terminal, with its seconds. */
+function ticker(name, log) {
+  if (!process.stderr.isTTY) {
+    log(`${name} …`);
+    return () => {};
+  }
   const started = Date.now();
   const show = () => process.stderr.write(`\r${name} … ${Math.round((Date.now() - started) / 1000)} s`);
   const timer = setInterval(show, 1000);
@@ -37,7 +40,7 @@ function ticker(name) {
 /** @param {Phase} phase @param {string} count @param {(line: string) => void} log */
 async function runPhase(phase, count, log) {
   const started = Date.now();
-  const stop = ticker(`[${count}] ${phase.name}`);
+  const stop = ticker(`[${count}] ${phase.name}`, log);
   try {
     await phase.run((line) => log(`${process.stderr.isTTY ? "\r\x1b[K" : ""}    ${line}`));
   } finally {
@@ -55,12 +58,28 @@ export async function setup({ native = true, tests = false, log = console.error 
   // All are asked, so that a wrong MOLT_LIBTORCH is named before any work.
   if (all.filter((phase) => !phase.done()).length === 0) return;
   requireTools(findTools({ native: native || tests }));
-  endChildrenWithUs();
-  await withLock(async () => {
-    for (const [index, phase] of all.entries()) {
-      if (!phase.done()) await runPhase(phase, `${index + 1}/${all.length}`, log);
-    }
-  }, log);
+  const release = endChildrenWithUs();
+  try {
+    await withLock(async () => {
+      for (const [index, phase] of all.entries()) {
+        if (!phase.done()) await runPhase(phase, `${index + 1}/${all.length}`, log);
+      }
+    }, log);
+  } finally {
+    release();
+  }
+}
+
+/**
+ * The addon is there when this resolves: an installed package sets it up on first use, since its sources never change;
+ * a checkout is only told how, since who edits sources chooses when to build. Rejects with a SetupError.
+ * @param {(line: string) => void} [log]
+ */
+export async function ensureAddon(log = console.error) {
+  if (inCheckout()) return void addonPath();
+  if (torchDirectory() !== null && existsSync(addonLocation())) return;
+  log("first use of the native part: libtorch and the addon are set up now, once (a few minutes)");
+  await setup({ log });
 }
 
 /** @param {string} path @returns {number} */
@@ -89,11 +108,17 @@ export function doctorReport() {
   };
 }
 
-/** Removes what the set-up keeps outside the checkout, and nothing else that may lie in that folder. */
-export function removeCaches() {
+/**
+ * Removes what set-up and tests keep outside the checkout, and nothing else that may lie in that folder.
+ * @param {(line: string) => void} [log]
+ */
+export function removeCaches(log = console.error) {
   const cache = cacheDirectory();
-  const ours = /^(addon-|build-|aside-|python-torch-|setup\.log$|lock$)/;
-  for (const name of existsSync(cache) ? readdirSync(cache) : []) {
-    if (ours.test(name)) rmSync(join(cache, name), { recursive: true, force: true });
+  const ours = /^(addon-|build-|aside-|python-torch-|vscode-web|setup\.log$|lock$)/;
+  const names = (existsSync(cache) ? readdirSync(cache) : []).filter((name) => ours.test(name));
+  for (const path of names.map((name) => join(cache, name))) {
+    rmSync(path, { recursive: true, force: true });
+    log(`removed ${path}`);
   }
+  if (names.length === 0) log(`nothing to remove in ${cache}`);
 }

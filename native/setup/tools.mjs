@@ -28,20 +28,10 @@ export function atLeast(version, least) {
 
 /** @returns {Tool} */
 function findNode() {
-  const version = process.versions.node;
-  const found = atLeast(version, "20.18.1");
-  const packages = {
-    apt: "nodejs (from nodesource.com where the distribution's is older)",
-    dnf: "nodejs",
-    brew: "node",
-  };
-  return {
-    name: "Node.js",
-    version: found ? version : null,
-    command: process.execPath,
-    needs: "20.18.1 or newer",
-    packages,
-  };
+  const [least, version] = ["20.18.1", process.versions.node];
+  const packages = { apt: "nodejs (nodesource.com has newer ones)", dnf: "nodejs", brew: "node" };
+  const found = atLeast(version, least) ? version : null;
+  return { name: "Node.js", version: found, command: process.execPath, needs: `${least} or newer`, packages };
 }
 
 /** @returns {Tool} */

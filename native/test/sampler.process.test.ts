@@ -40,18 +40,21 @@ function greedy(sampler: Sampler, tokens: number[]) {
 }
 
 describe("receive", () => {
-  it("puts a trainer's weights in place, with the trainer's checksum", async () => {
-    const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });
-    closing.push(() => sampler.dispose());
-    const group = await options(2);
-    const sent = broadcast(group);
-    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false });
-    closing.push(() => transfer.close());
-    await sampler.receive(transfer, names);
-    expect(await sampler.checksum()).toBe((await sent).trim());
-    const { append, token } = requests[1].steps[0];
-    expect([...(await greedy(sampler, append)).tokens]).toEqual([token]);
-  });
+  it.each(["float32", "bfloat16"] as const)(
+    "puts a trainer's weights in place, with its checksum: %s",
+    async (dtype) => {
+      const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8, dtype });
+      closing.push(() => sampler.dispose());
+      const group = await options(2);
+      const sent = broadcast(group);
+      const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false });
+      closing.push(() => transfer.close());
+      await sampler.receive(transfer, names);
+      expect(await sampler.checksum()).toBe((await sent).trim());
+      const { append, token } = requests[1].steps[0];
+      expect([...(await greedy(sampler, append)).tokens]).toEqual([token]);
+    },
+  );
 
   it("refuses names that are not the model's, and leaves the weights as they were", async () => {
     const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });

@@ -6,6 +6,7 @@ import { Sampler, type TensorLocation } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readDecoder } from "../../runner/src/data/decoder.ts";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
+import { type Item, step } from "./sampler-step.ts";
 
 interface Step {
   append: number[];
@@ -26,15 +27,6 @@ interface Expected {
   probabilities: number[];
   sets: { topK: number; topP: number; ids: number[]; share: number[] }[];
 }
-interface Item {
-  sequence: number;
-  tokens: number[];
-  temperature?: number;
-  topK?: number;
-  topP?: number;
-  uniform?: number;
-}
-
 const folder = fileURLToPath(new URL("fixtures/sampler", import.meta.url));
 const expected: Expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
@@ -46,20 +38,6 @@ async function makeSampler(pages = numPages, weights: TensorLocation[] = tensors
   const sampler = await Sampler.create({ config: decoder.config, units: decoder.units, pageSize, numPages: pages });
   await sampler.load(weights);
   return sampler;
-}
-
-function step(sampler: Sampler, items: Item[]) {
-  const cu = [0];
-  for (const { tokens } of items) cu.push(cu.at(-1)! + tokens.length);
-  return sampler.step({
-    sequences: Int32Array.from(items, ({ sequence }) => sequence),
-    cu: Int32Array.from(cu),
-    tokens: Int32Array.from(items.flatMap(({ tokens }) => tokens)),
-    temperatures: Float32Array.from(items, ({ temperature }) => temperature ?? 1),
-    topP: Float32Array.from(items, ({ topP }) => topP ?? 1),
-    topK: Int32Array.from(items, ({ topK }) => topK ?? 0),
-    uniforms: Float64Array.from(items, ({ uniform }) => uniform ?? 0),
-  });
 }
 
 /** Next tokens of `uniforms.length` fresh sequences with one prompt, 200 at a time. */

@@ -114,6 +114,21 @@ describe("set-up", () => {
     expect(existsSync(mark)).toBe(false);
   });
 
+  it("gives signals back, so that a run which set itself up ends in order", async () => {
+    const count = `() => ["SIGINT", "SIGTERM", "SIGHUP"].map((name) => process.listenerCount(name))`;
+    const body = `(count) => {
+      const release = m.endChildrenWithUs();
+      const held = count();
+      release();
+      return [held, count()];
+    }`;
+    const { output } = await evaluate("run.mjs", `(${body})(${count})`);
+    expect(JSON.parse(output)).toEqual([
+      [1, 1, 1],
+      [0, 0, 0],
+    ]);
+  });
+
   it("lets one set-up in at a time and takes over from a dead one", async () => {
     mkdirSync(join(cache, "lock"));
     const dead = spawn(process.execPath, ["-e", ""]);

@@ -8,7 +8,6 @@ import { readModelFolder } from "../../runner/src/data/model-folder.ts";
 
 const tensor = (values: number[]) => Tensor.from(Float32Array.from(values));
 const values = async (of: Tensor) => Array.from(await of.data());
-const f32 = Math.fround;
 
 /** Float32 results next to float64 ones computed in JavaScript, relative to their size. */
 function expectClose(actual: number[], expected: number[], tolerance = 2e-6): void {
@@ -68,28 +67,9 @@ describe("Tensor", () => {
     );
   });
 
-  it("sums runs of rows and repeats a value over them", async () => {
-    const lengths = fc.array(fc.integer({ min: 0, max: 6 }), { minLength: 1, maxLength: 8 });
-    await fc.assert(
-      fc.asyncProperty(lengths, fc.infiniteStream(number), async (sizes, stream) => {
-        const rows = sizes.map((size) => Array.from({ length: size }, () => f32(stream.next().value as number)));
-        const cu = Int32Array.from([0, ...sizes.map((_, i) => sizes.slice(0, i + 1).reduce((a, b) => a + b, 0))]);
-        const sums = rows.map((row) => row.reduce((sum, value) => sum + value, 0));
-        expectClose(await values(tensor(rows.flat()).segmentSum(cu)), sums, 1e-5);
-        const repeated = rows.flatMap((row, i) => row.map(() => f32(i + 0.5)));
-        expect(await values(tensor(rows.map((_, i) => i + 0.5)).segmentExpand(cu))).toEqual(repeated);
-      }),
-      { numRuns: 30 },
-    );
-  });
-
   it("says what is wrong with its arguments", () => {
     const three = tensor([1, 2, 3]);
     expect(() => three.add(tensor([1, 2]))).toThrow(/size of tensor a \(3\).*size of tensor b \(2\)/);
-    expect(() => three.segmentSum(Int32Array.of(0, 2))).toThrow(/boundaries must rise from 0/);
-    expect(() => three.segmentSum(Int32Array.of(0, 2, 1, 3))).toThrow(/boundaries must rise from 0/);
-    expect(() => three.segmentExpand(Int32Array.of(0, 2))).toThrow(/one more than the tensor's elements/);
-    expect(() => three.segmentExpand([0, 2] as never)).toThrow(/Int32Array/);
     expect(() => three.add({} as never)).toThrow(/Tensor was expected/);
     expect(() => Tensor.from([1] as never)).toThrow(/Float32Array/);
     expect(() => Tensor.from(Float32Array.of(1, 2), [3])).toThrow(/shape '\[3\]' is invalid/);
@@ -124,9 +104,6 @@ describe("gradients of Tensor operations", () => {
   }
 
   // The gradient through f is that of the linear loss whose coefficients are f' at the same point, worked out by hand.
-  const B = cu!.length - 1;
-  const runOf = (t: number) => cu!.findIndex((start, b) => b < B && start <= t && t < cu![b + 1]!);
-  const cuArray = Int32Array.from(cu!);
   const half = (at: number[]) => tensor(at.map((x, t) => x + (t % 2 === 0 ? 0.25 : -0.25)));
   const cases: [string, (x: Tensor, at: number[]) => Tensor, (x: number, t: number) => number][] = [
     ["exp, neg, mul", (x) => x.exp().neg().mul(3), (x) => -3 * Math.exp(x)],
@@ -137,19 +114,8 @@ describe("gradients of Tensor operations", () => {
     ["maximum", (x, at) => x.mul(2).maximum(half(at).mul(2)), (_, t) => (t % 2 === 0 ? 0 : 2)],
     ["where", (x, at) => x.exp().where(x.lt(half(at)), x.mul(5)), (x, t) => (t % 2 === 0 ? Math.exp(x) : 5)],
     ["where a number", (x, at) => x.mul(4).where(x.gt(half(at)), 1), (_, t) => (t % 2 === 0 ? 0 : 4)],
-    [
-      "segments",
-      (x) =>
-        x
-          .segmentSum(cuArray)
-          .mul(tensor(range(B)))
-          .segmentExpand(cuArray),
-      (_, t) => runLength(t) * runOf(t),
-    ],
     ["detach", (x) => x.mul(x.detach()), (x) => x],
   ];
-  const range = (n: number) => Array.from({ length: n }, (_, i) => i);
-  const runLength = (t: number) => cu![runOf(t) + 1]! - cu![runOf(t)]!;
 
   it.each(cases)("%s", async (_, f, derivative) => {
     const actual = await gradients((x, at) => f(x, at).sum());

@@ -15,7 +15,7 @@ function run(...words: string[]): { code: number | null; out: string; err: strin
   return { code: status, out: stdout, err: stderr };
 }
 
-const verbs = ["check", "run", "sft", "eval", "resume", "export", "setup", "doctor", "serve"];
+const verbs = ["init", "check", "run", "sft", "eval", "resume", "export", "setup", "doctor", "serve"];
 
 test("help lists every verb but the hidden one, and the version is the package's", () => {
   const { code, out } = run("--help");

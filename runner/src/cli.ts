@@ -14,11 +14,24 @@ function createProgram(): Command {
     .configureHelp({ subcommandTerm: (command) => `${command.name()} ${command.usage()}` })
     .exitOverride()
     .configureOutput({ writeErr: () => {} });
+  addInit(program);
   addRecipeVerbs(program);
   addRunVerbs(program);
   addMachineVerbs(program);
   addProcessVerbs(program);
   return program;
+}
+
+function addInit(program: Command): void {
+  program
+    .command("init <folder>")
+    .description("write a new agent with its recipe, test and data; overwrites nothing")
+    .option("--json", "report in JSON")
+    .action(async (folder: string, { json = false }: { json?: boolean }) => {
+      const { initCommand } = await import("./commands/init.ts");
+      const templates = new URL("../templates/agent/", import.meta.url);
+      exitCode = initCommand(folder, { json }, { templates, version: version() });
+    });
 }
 
 /** Verbs that take a recipe and its keys as flags. */
@@ -85,11 +98,15 @@ function addProcessVerbs(program: Command): void {
     .option("--host <address>", "address to listen on (127.0.0.1)")
     .option("--port <number>", "0 takes a free one (8000)", integer)
     .option("--seed <number>", "of random weights, and of requests without one (0)", integer)
+    .addOption(new Option("--dtype <kind>", "of matmuls and the cache (float32)").choices(["float32", "bf16"]))
     .option("--max-num-seqs <number>", "sequences decoded at once (256)", integer)
     .option("--max-model-len <number>", "tokens of a request, prompt and output (the model's context)", integer)
     .option("--page-size <number>", "tokens of a cache page (16)", integer)
     .option("--cache-tokens <number>", "tokens that the cache holds", integer)
     .option("--threads <number>", "threads of the native operators", integer)
+    .option("--max-queue <number>", "sequences that run and wait at once, before 503 (16384)", integer)
+    .option("--max-body <MiB>", "of a request (64)", integer)
+    .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)")
     .action(async (options: ServeOptions) => {
       const { serveCommand } = await import("./commands/serve.ts");
       await serveCommand(options, version());
@@ -178,8 +195,8 @@ function toRunnerError(error: unknown): RunnerError {
 }
 
 async function printText(error: RunnerError): Promise<void> {
-  const { default: colors } = await import("picocolors");
-  const { red } = colors.createColors(colors.isColorSupported && process.stderr.isTTY);
+  const { colorsFor } = await import("./colors.ts");
+  const { red } = colorsFor(process.stderr);
   process.stderr.write(`${red("error")} ${error.format()}\n`);
 }
 

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { recipeKeys, sectionNames } from "../src/recipe/schema.ts";
 import { files, read, root } from "./tree.ts";
@@ -23,14 +23,16 @@ function codeLines(path: string): number {
     }).length;
 }
 
-const isSource = (path: string) => /\.(ts|mjs|js|h|cpp)$/.test(path) && !/\.test\.ts$|\/test\/|\/fixtures\//.test(path);
+/** Code of the product: no tests, no declarations that only repeat what is there, no benchmarks. */
+const isSource = (path: string) =>
+  /\.(ts|mjs|js|h|cpp)$/.test(path) && !/\.test\.ts$|\.d\.ts$|\/(test|fixtures|bench)\//.test(path);
 const core = /^runner\/src\/(loop|agents|algorithms|trainer|engines|data)\//;
 
 it("AGENTS.md is at most 80 lines", () => {
   expect(read("AGENTS.md").split("\n").length).toBeLessThanOrEqual(81);
 });
 
-describe.each(["AGENTS.md", "README.md", "docs/index.md"])("%s", (document) => {
+describe.each(["AGENTS.md", "README.md", "docs/index.md", "docs/recipes.md"])("%s", (document) => {
   const text = read(document);
   const fenced = [...text.matchAll(/^```.*\n([^`]*)^```$/gm)].flatMap((match) => match[1]!.split("\n"));
   const quoted = [...text.replace(/^```[^`]*```$/gm, "").matchAll(/`([^`\n]+)`/g)].map((match) => match[1]!);
@@ -41,7 +43,7 @@ describe.each(["AGENTS.md", "README.md", "docs/index.md"])("%s", (document) => {
     const paths = named(/^([\w.-]+\/[\w./-]*)$/, quoted).filter(
       (path) => !/^(runs|export|rollouts|checkpoints)\//.test(path),
     );
-    const linked = [...text.matchAll(/\]\(([^):]+)\)/g)].map((match) => match[1]!);
+    const linked = [...text.matchAll(/\]\(([^):]+)\)/g)].map((match) => join(dirname(document), match[1]!));
     expect(paths.length + linked.length).toBeGreaterThan(0);
     expect([...paths, ...linked].filter((path) => !existsSync(join(root, path)))).toEqual([]);
   });
@@ -50,7 +52,7 @@ describe.each(["AGENTS.md", "README.md", "docs/index.md"])("%s", (document) => {
     const scripts = JSON.parse(read("package.json")).scripts as Record<string, string>;
     const npm = named(/^npm (?:run )?([\w:]+)/);
     expect(npm.length).toBeGreaterThan(0);
-    expect(npm.filter((name) => !(name in scripts))).toEqual([]);
+    expect(npm.filter((name) => !(name in scripts) && !["install", "pack"].includes(name))).toEqual([]);
     const cli = [...read("runner/src/cli.ts").matchAll(/(?:\bcommand\(|Verb\(program, )"([a-z]+)/g)];
     const verbs = named(/^(?:npx )?molt-runner ([a-z]+)/);
     expect(verbs.length).toBeGreaterThan(0);
@@ -75,8 +77,9 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     expect(lines).toBeLessThanOrEqual(most);
   });
 
-  it("the core fits in 110,000 tokens and everything in 280,000, at three characters a token", () => {
-    const tokens = (paths: string[]) => paths.reduce((sum, path) => sum + read(path).length, 0) / 3;
+  // 3.97 characters of the core, and 3.87 of everything, made one token of o200k when that was measured.
+  it("the core fits in 110,000 tokens and everything in 280,000, at 3.8 characters a token", () => {
+    const tokens = (paths: string[]) => paths.reduce((sum, path) => sum + read(path).length, 0) / 3.8;
     expect(tokens(sources.filter((path) => core.test(path)))).toBeLessThanOrEqual(110_000);
     expect(tokens(sources)).toBeLessThanOrEqual(280_000);
   });

@@ -88,6 +88,20 @@ Napi::Promise queue(Napi::Env env, Work work, Convert convert) {
   return submit(env, new LambdaOperation<Work, Convert>(env, std::move(work), std::move(convert)));
 }
 
+/// For the `create` of a class: makes the core object on the native thread and wraps it; the constructor unwraps it.
+template <typename Work>
+Napi::Promise queueObject(Napi::Env env, const char* name, Work make) {
+  return queue(env, std::move(make), [name](Napi::Env env, auto object) -> Napi::Value {
+    return Addon::of(env).constructors[name].New({Napi::External<decltype(object)>::New(env, &object)});
+  });
+}
+
+template <typename T>
+std::shared_ptr<T> unwrap(const Napi::CallbackInfo& info, const char* name) {
+  if (info[0].IsExternal()) return *info[0].As<Napi::External<std::shared_ptr<T>>>().Data();
+  throw Napi::TypeError::New(info.Env(), std::string("make one with ") + name + ".create");
+}
+
 /// The same for work without a result.
 template <typename Work>
 Napi::Promise queue(Napi::Env env, Work work) {

@@ -29,9 +29,14 @@ std::vector<Item> list(const Napi::Array& array, Convert convert) {
   return items;
 }
 
-std::vector<int64_t> shape(const Napi::Object& object) {
+std::vector<int64_t> integers(const Napi::Object& object, const char* key) {
   return list<int64_t>(
-      object.Get("shape").As<Napi::Array>(), [](const Napi::Value& size) { return size.ToNumber().Int64Value(); });
+      object.Get(key).As<Napi::Array>(), [](const Napi::Value& item) { return item.ToNumber().Int64Value(); });
+}
+
+std::vector<double> numbers(const Napi::Object& object, const char* key) {
+  return list<double>(
+      object.Get(key).As<Napi::Array>(), [](const Napi::Value& item) { return item.ToNumber().DoubleValue(); });
 }
 
 ParameterDescription parameter(const Napi::Value& value) {
@@ -41,7 +46,7 @@ ParameterDescription parameter(const Napi::Value& value) {
   return {
       .role = text(object, "role"),
       .name = text(object, "name"),
-      .shape = shape(object),
+      .shape = integers(object, "shape"),
       .initOnes = ones,
       .initStd = ones ? 0 : number(init, "std"),
       .decay = flag(object, "decay"),
@@ -76,7 +81,9 @@ DecoderConfig toConfig(const Napi::Object& value) {
       .numHeads = integer(value, "numHeads"),
       .numKvHeads = integer(value, "numKvHeads"),
       .headDim = integer(value, "headDim"),
-      .ropeTheta = number(value, "ropeTheta"),
+      .inverseFrequencies = numbers(value, "inverseFrequencies"),
+      .ropeScale = number(value, "ropeScale"),
+      .windows = integers(value, "windows"),
       .rmsNormEps = number(value, "rmsNormEps"),
       .tieWordEmbeddings = flag(value, "tieWordEmbeddings"),
       .qkNorm = flag(value, "qkNorm"),
@@ -101,9 +108,16 @@ std::vector<TensorLocation> toLocations(const Napi::Array& value) {
         .file = text(object, "file"),
         .offset = integer(object, "offset"),
         .dtype = scalarType(object),
-        .shape = shape(object),
+        .shape = integers(object, "shape"),
     };
   });
+}
+
+at::ScalarType toDtype(const Napi::Value& value) {
+  const std::string name = value.IsUndefined() ? "float32" : value.ToString().Utf8Value();
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  throw Napi::TypeError::New(value.Env(), "the compute dtype is float32 or bfloat16, not '" + name + "'");
 }
 
 }  // namespace molt::binding

@@ -12,6 +12,8 @@ namespace molt::binding {
 
 DecoderConfig toConfig(const Napi::Object& value);
 std::vector<UnitDescription> toUnits(const Napi::Array& value);
+/// What a model or sampler computes in; float32 where undefined.
+at::ScalarType toDtype(const Napi::Value& value);
 std::vector<TensorLocation> toLocations(const Napi::Array& value);
 
 }  // namespace molt::binding

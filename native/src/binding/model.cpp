@@ -60,10 +60,7 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
  public:
   static std::shared_ptr<Model> of(Napi::Value value);
 
-  explicit ModelWrap(Info info) : Napi::ObjectWrap<ModelWrap>(info) {
-    if (!info[0].IsExternal()) throw Napi::TypeError::New(info.Env(), "make models with Model.create");
-    model_ = *info[0].As<Napi::External<std::shared_ptr<Model>>>().Data();
-  }
+  explicit ModelWrap(Info info) : Napi::ObjectWrap<ModelWrap>(info), model_(unwrap<Model>(info, "Model")) {}
 
  private:
   friend void initModel(Napi::Env env, Napi::Object exports);
@@ -108,13 +105,11 @@ Napi::Value ModelWrap::Create(Info info) {
                        units = toUnits(options.Get("units").As<Napi::Array>()),
                        group = ProcessGroupWrap::of(options.Get("group")),
                        trainable = options.Get("trainable").ToBoolean().Value(),
+                       scalarType = toDtype(options.Get("dtype")),
                        headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024] {
-    return std::make_shared<Model>(config, units, group, trainable, headChunk);
+    return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk);
   };
-  return queue(info.Env(), create, [](Napi::Env env, std::shared_ptr<Model> model) -> Napi::Value {
-    auto handle = Napi::External<std::shared_ptr<Model>>::New(env, &model);
-    return Addon::of(env).constructors["Model"].New({handle});
-  });
+  return queueObject(info.Env(), "Model", create);
 }
 
 Napi::Value ModelWrap::Initialize(Info info) {

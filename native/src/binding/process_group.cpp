@@ -30,10 +30,7 @@ Napi::Value create(Info info) {
   const auto meet = [options = readOptions(info[0].As<Napi::Object>())] {
     return std::make_shared<ProcessGroup>(options);
   };
-  return queue(info.Env(), meet, [](Napi::Env env, std::shared_ptr<ProcessGroup> group) -> Napi::Value {
-    auto handle = Napi::External<std::shared_ptr<ProcessGroup>>::New(env, &group);
-    return Addon::of(env).constructors["ProcessGroup"].New({handle});
-  });
+  return queueObject(info.Env(), "ProcessGroup", meet);
 }
 
 }  // namespace
@@ -46,10 +43,8 @@ std::shared_ptr<ProcessGroup> ProcessGroupWrap::of(Napi::Value value) {
   return Unwrap(value.As<Napi::Object>())->group_;
 }
 
-ProcessGroupWrap::ProcessGroupWrap(Info info) : Napi::ObjectWrap<ProcessGroupWrap>(info) {
-  if (!info[0].IsExternal()) throw Napi::TypeError::New(info.Env(), "make groups with ProcessGroup.create");
-  group_ = *info[0].As<Napi::External<std::shared_ptr<ProcessGroup>>>().Data();
-}
+ProcessGroupWrap::ProcessGroupWrap(Info info)
+    : Napi::ObjectWrap<ProcessGroupWrap>(info), group_(unwrap<ProcessGroup>(info, "ProcessGroup")) {}
 
 Napi::Value ProcessGroupWrap::Rank(Info info) { return Napi::Number::New(info.Env(), group_->rank()); }
 

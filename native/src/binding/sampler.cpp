@@ -28,7 +28,7 @@ SamplerBatch readBatch(const Napi::Object& object) {
     const auto array = arrayOf<Napi::Int32Array>(object, key);
     return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
   };
-  SamplerBatch batch{integers("sequences"), integers("cu"), integers("tokens"), {}};
+  SamplerBatch batch{integers("sequences"), integers("cu"), integers("tokens"), {}, {}};
   const auto temperatures = arrayOf<Napi::Float32Array>(object, "temperatures");
   const auto topP = arrayOf<Napi::Float32Array>(object, "topP");
   const auto topK = arrayOf<Napi::Int32Array>(object, "topK");
@@ -39,43 +39,52 @@ SamplerBatch readBatch(const Napi::Object& object) {
   if (std::ranges::any_of(lengths, [&](size_t length) { return length != count; }))
     throw Napi::RangeError::New(object.Env(), "a step needs one value of each setting for each sequence");
   for (size_t i = 0; i < count; ++i) batch.draws.push_back({temperatures[i], topP[i], topK[i], uniforms[i]});
+  batch.score.resize(count);
+  if (!object.Get("promptLogprobs").IsUndefined()) {
+    const auto score = arrayOf<Napi::Uint8Array>(object, "promptLogprobs");
+    batch.score.assign(score.Data(), score.Data() + score.ElementLength());
+  }
   return batch;
 }
 
-Napi::Value choicesToObject(Napi::Env env, const std::vector<Choice>& choices) {
-  auto tokens = Napi::Int32Array::New(env, choices.size());
-  auto logprobs = Napi::Float32Array::New(env, choices.size());
-  for (size_t i = 0; i < choices.size(); ++i) {
-    tokens[i] = choices[i].token;
-    logprobs[i] = choices[i].logprob;
+Napi::Value resultToObject(Napi::Env env, const SamplerResult& result) {
+  const size_t count = result.choices.size();
+  auto tokens = Napi::Int32Array::New(env, count);
+  auto logprobs = Napi::Float32Array::New(env, count);
+  auto promptLogprobs = Napi::Array::New(env, count);
+  for (size_t i = 0; i < count; ++i) {
+    tokens[i] = result.choices[i].token;
+    logprobs[i] = result.choices[i].logprob;
+    const auto& scores = result.newLogprobs[i];
+    auto values = Napi::Float32Array::New(env, scores.size());
+    std::ranges::copy(scores, values.Data());
+    promptLogprobs.Set(i, scores.empty() ? env.Null() : Napi::Value(values));
   }
-  auto result = Napi::Object::New(env);
-  result.Set("tokens", tokens);
-  result.Set("logprobs", logprobs);
-  return result;
+  auto object = Napi::Object::New(env);
+  object.Set("tokens", tokens);
+  object.Set("logprobs", logprobs);
+  object.Set("promptLogprobs", promptLogprobs);
+  return object;
 }
 
 Napi::Value create(Info info) {
-  const auto options = info[0].As<Napi::Object>();
-  const auto make = [config = toConfig(options.Get("config").As<Napi::Object>()),
-                     units = toUnits(options.Get("units").As<Napi::Array>()),
-                     pageSize = options.Get("pageSize").ToNumber().Int64Value(),
-                     numPages = options.Get("numPages").ToNumber().Int64Value()] {
-    return std::make_shared<Sampler>(config, units, pageSize, numPages);
+  const auto object = info[0].As<Napi::Object>();
+  const SamplerOptions options{
+      .config = toConfig(object.Get("config").As<Napi::Object>()),
+      .units = toUnits(object.Get("units").As<Napi::Array>()),
+      .pageSize = object.Get("pageSize").ToNumber().Int64Value(),
+      .numPages = object.Get("numPages").ToNumber().Int64Value(),
+      .dtype = toDtype(object.Get("dtype")),
+      .plain = object.Get("plain").ToBoolean().Value(),
   };
-  return queue(info.Env(), make, [](Napi::Env env, std::shared_ptr<Sampler> sampler) -> Napi::Value {
-    auto handle = Napi::External<std::shared_ptr<Sampler>>::New(env, &sampler);
-    return Addon::of(env).constructors["Sampler"].New({handle});
-  });
+  return queueObject(info.Env(), "Sampler", [options] { return std::make_shared<Sampler>(options); });
 }
 
 /// `Sampler` of index.d.ts.
 class SamplerWrap final : public Napi::ObjectWrap<SamplerWrap> {
  public:
-  explicit SamplerWrap(Info info) : Napi::ObjectWrap<SamplerWrap>(info) {
-    if (!info[0].IsExternal()) throw Napi::TypeError::New(info.Env(), "make samplers with Sampler.create");
-    sampler_ = *info[0].As<Napi::External<std::shared_ptr<Sampler>>>().Data();
-  }
+  explicit SamplerWrap(Info info)
+      : Napi::ObjectWrap<SamplerWrap>(info), sampler_(unwrap<Sampler>(info, "Sampler")) {}
 
   Napi::Value Load(Info info) {
     return queue(info.Env(), [sampler = live(info), tensors = toLocations(info[0].As<Napi::Array>())] {
@@ -100,7 +109,12 @@ class SamplerWrap final : public Napi::ObjectWrap<SamplerWrap> {
   Napi::Value Step(Info info) {
     return queue(info.Env(), [sampler = live(info), batch = readBatch(info[0].As<Napi::Object>())] {
       return sampler->step(batch);
-    }, choicesToObject);
+    }, resultToObject);
+  }
+
+  void Fork(Info info) {
+    const auto integer = [&](size_t index) { return info[index].As<Napi::Number>().Int64Value(); };
+    guarded(info.Env(), [&] { live(info)->cache().fork(integer(0), integer(1), integer(2)); });
   }
 
   void Free(Info info) { live(info)->cache().free(info[0].As<Napi::Number>().Int32Value()); }
@@ -126,9 +140,8 @@ void initSampler(Napi::Env env, Napi::Object exports) {
       env, "Sampler",
       {S::StaticMethod("create", create), S::InstanceMethod<&S::Load>("load"),
        S::InstanceMethod<&S::Receive>("receive"), S::InstanceMethod<&S::Checksum>("checksum"),
-       S::InstanceMethod<&S::Step>("step"),
-       S::InstanceMethod<&S::Free>("free"), S::InstanceMethod<&S::FreePages>("freePages"),
-       S::InstanceMethod<&S::Dispose>("dispose")});
+       S::InstanceMethod<&S::Step>("step"), S::InstanceMethod<&S::Fork>("fork"), S::InstanceMethod<&S::Free>("free"),
+       S::InstanceMethod<&S::FreePages>("freePages"), S::InstanceMethod<&S::Dispose>("dispose")});
   Addon::of(env).define(exports, "Sampler", constructor);
 }
 

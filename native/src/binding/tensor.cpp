@@ -24,21 +24,6 @@ std::optional<at::Scalar> bound(Napi::Value value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
-/// `[T]` index of the run that each position belongs to. Runs cover 0 to `total` (null: whatever they end at).
-at::Tensor runOfPosition(Napi::Value value, std::optional<int64_t> total) {
-  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != napi_int32_array)
-    throw Napi::TypeError::New(value.Env(), "boundaries must be an Int32Array");
-  const auto cu = value.As<Napi::Int32Array>();
-  const size_t runs = cu.ElementLength() == 0 ? 0 : cu.ElementLength() - 1;
-  bool valid = cu.ElementLength() > 0 && cu[size_t{0}] == 0 && (!total || cu[runs] == *total);
-  for (size_t run = 0; run < runs; ++run) valid = valid && cu[run] <= cu[run + 1];
-  if (!valid) throw Napi::RangeError::New(value.Env(), "boundaries must rise from 0 to the number of positions");
-  auto index = at::empty({cu[runs]}, at::kLong);
-  auto* out = index.mutable_data_ptr<int64_t>();
-  for (size_t run = 0; run < runs; ++run) std::fill(out + cu[run], out + cu[run + 1], run);
-  return index;
-}
-
 using Info = const Napi::CallbackInfo&;
 using In = const at::Tensor&;
 
@@ -57,19 +42,6 @@ at::Tensor gt(In a, Info info) { return a.gt(operand(info[0])); }
 at::Tensor where(In a, Info info) { return at::where(TensorWrap::of(info[0]), a, operand(info[1])); }
 at::Tensor sum(In a, Info) { return a.sum(at::kFloat); }
 at::Tensor detach(In a, Info) { return a.detach(); }
-
-at::Tensor segmentSum(In a, Info info) {
-  const auto runs = static_cast<int64_t>(info[0].As<Napi::TypedArray>().ElementLength()) - 1;
-  const auto run = runOfPosition(info[0], a.numel());
-  return at::zeros({runs}, a.options()).index_add(0, run, a);
-}
-
-at::Tensor segmentExpand(In a, Info info) {
-  const auto run = runOfPosition(info[0], std::nullopt);
-  if (static_cast<int64_t>(info[0].As<Napi::TypedArray>().ElementLength()) != a.numel() + 1)
-    throw Napi::RangeError::New(info.Env(), "boundaries must hold one more than the tensor's elements");
-  return a.index_select(0, run);
-}
 
 Napi::Value from(Info info) {
   if (!info[0].IsTypedArray() || info[0].As<Napi::TypedArray>().TypedArrayType() != napi_float32_array)
@@ -213,8 +185,7 @@ void initTensor(Napi::Env env, Napi::Object exports) {
        T::InstanceMethod<&T::Apply<clamp>>("clamp"), T::InstanceMethod<&T::Apply<minimum>>("minimum"),
        T::InstanceMethod<&T::Apply<maximum>>("maximum"), T::InstanceMethod<&T::Apply<lt>>("lt"),
        T::InstanceMethod<&T::Apply<gt>>("gt"), T::InstanceMethod<&T::Apply<where>>("where"),
-       T::InstanceMethod<&T::Apply<sum>>("sum"), T::InstanceMethod<&T::Apply<segmentSum>>("segmentSum"),
-       T::InstanceMethod<&T::Apply<segmentExpand>>("segmentExpand"), T::InstanceMethod<&T::Apply<detach>>("detach"),
+       T::InstanceMethod<&T::Apply<sum>>("sum"), T::InstanceMethod<&T::Apply<detach>>("detach"),
        T::InstanceMethod<&T::Data>("data"), T::InstanceMethod<&T::Dispose>("dispose")});
   Addon::of(env).define(exports, "Tensor", constructor);
   exports.Set("scope", Napi::Function::New(env, scope));

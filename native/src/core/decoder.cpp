@@ -1,13 +1,12 @@
 #include "core/decoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/tensor.h>
 
 #include <functional>
 #include <numeric>
@@ -37,39 +36,37 @@ const at::Tensor& UnitWeights::operator[](const char* role) const {
   return *tensor;
 }
 
-bool UnitWeights::has(const char* role) const {
-  return find(role) != nullptr;
-}
-
-/// What the hand-written loops take; ATen does the rest.
-static bool isPlain(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() == at::kFloat;
-}
-
 Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions) {
-  const auto exponents = at::arange(0, config.headDim, 2, at::kFloat).div_(static_cast<double>(config.headDim));
-  const auto frequencies = at::pow(config.ropeTheta, exponents).reciprocal_();
+  const auto frequencies = at::tensor(config.inverseFrequencies, at::kFloat);
   const auto angles = positions.to(at::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
   const auto whole = at::cat({angles, angles}, 1).unsqueeze(1);
-  return {whole.cos(), whole.sin()};
+  return {whole.cos().mul_(config.ropeScale), whole.sin().mul_(config.ropeScale)};
 }
 
 at::Tensor applyRotary(const at::Tensor& x, const Rotary& rotary) {
-  if (isPlain(x)) return fusedRotary(x, rotary.cos, rotary.sin);
-  const auto halves = x.chunk(2, -1);
-  return x * rotary.cos + at::cat({-halves[1], halves[0]}, -1) * rotary.sin;
+  const auto exact = x.to(at::kFloat);
+  if (x.is_cpu()) return fusedRotary(exact, rotary.cos, rotary.sin).to(x.scalar_type());
+  const auto halves = exact.chunk(2, -1);
+  return (exact * rotary.cos + at::cat({-halves[1], halves[0]}, -1) * rotary.sin).to(x.scalar_type());
 }
 
 at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (isPlain(x)) return fusedRmsNorm(x, weight, eps);
-  return at::rms_norm(x, {x.size(-1)}, weight, eps);
+  const auto exact = x.to(at::kFloat);
+  const auto scale = weight.to(at::kFloat);
+  const auto normed = x.is_cpu() ? fusedRmsNorm(exact, scale, eps) : at::rms_norm(exact, {x.size(-1)}, scale, eps);
+  return normed.to(weight.scalar_type());
+}
+
+at::Tensor project(const UnitWeights& weights, const char* role, const at::Tensor& x) {
+  const at::Tensor* bias = weights.find((std::string(role) + "_bias").c_str());
+  return at::linear(x, weights[role], bias ? *bias : at::Tensor());
 }
 
 Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const Rotary& rotary) {
   const auto x = rmsNorm(hidden, weights["input_norm"], config.rmsNormEps);
-  auto q = at::linear(x, weights["q"]).view({-1, config.numHeads, config.headDim});
-  auto k = at::linear(x, weights["k"]).view({-1, config.numKvHeads, config.headDim});
-  const auto v = at::linear(x, weights["v"]).view({-1, config.numKvHeads, config.headDim});
+  auto q = project(weights, "q", x).view({-1, config.numHeads, config.headDim});
+  auto k = project(weights, "k", x).view({-1, config.numKvHeads, config.headDim});
+  const auto v = project(weights, "v", x).view({-1, config.numKvHeads, config.headDim});
   if (config.qkNorm) {
     q = rmsNorm(q, weights["q_norm"], config.rmsNormEps);
     k = rmsNorm(k, weights["k_norm"], config.rmsNormEps);
@@ -79,11 +76,11 @@ Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::
 
 at::Tensor layerOutput(
     const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended) {
-  const auto residual =
-      hidden + at::linear(attended.reshape({hidden.size(0), config.numHeads * config.headDim}), weights["o"]);
+  const auto flat = attended.reshape({hidden.size(0), config.numHeads * config.headDim});
+  const auto residual = hidden + project(weights, "o", flat);
   const auto x = rmsNorm(residual, weights["post_norm"], config.rmsNormEps);
-  const auto gated = at::silu(at::linear(x, weights["gate"])) * at::linear(x, weights["up"]);
-  return residual + at::linear(gated, weights["down"]);
+  const auto gated = at::silu(project(weights, "gate", x)) * project(weights, "up", x);
+  return residual + project(weights, "down", gated);
 }
 
 at::Tensor layerForward(

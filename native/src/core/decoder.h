@@ -11,6 +11,7 @@
 // The decoder's maths, shared by the trainer and the sampler. Everything is a pure function of weights and inputs, so
 // that what is sampled and what is trained differ in nothing but how attention finds its keys.
 // Shapes: T positions of all rows end to end, H hidden, D head dimension, V vocabulary.
+// The residual stream, norms and rotations are float32; matmuls and attention are of the weights' dtype.
 namespace molt {
 
 struct DecoderConfig {
@@ -21,7 +22,9 @@ struct DecoderConfig {
   int64_t numHeads = 0;
   int64_t numKvHeads = 0;
   int64_t headDim = 0;
-  double ropeTheta = 10000;
+  std::vector<double> inverseFrequencies;  // [headDim / 2]
+  double ropeScale = 1;                    // of cosines and sines
+  std::vector<int64_t> windows;            // [numLayers], keys a query sees, its own included; 0: all
   double rmsNormEps = 1e-6;
   bool tieWordEmbeddings = false;
   bool qkNorm = false;
@@ -51,12 +54,15 @@ class UnitWeights {
   void set(std::string role, at::Tensor tensor);
   // Throws where the unit has no such role.
   const at::Tensor& operator[](const char* role) const;
-  bool has(const char* role) const;
+  // Null where the unit has no such role.
+  const at::Tensor* find(const char* role) const;
 
  private:
-  const at::Tensor* find(const char* role) const;
   std::vector<std::pair<std::string, at::Tensor>> tensors_;
 };
+
+// x · weight of the role, plus its bias (`q_bias`) where the unit has one.
+at::Tensor project(const UnitWeights& weights, const char* role, const at::Tensor& x);
 
 // Cosines and sines of each position, [T, 1, D] (the middle dimension broadcasts over heads), as transformers has them:
 // frequencies of the first half repeated in the second, angles in float32.
@@ -71,7 +77,7 @@ Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions);
 // x [T, heads, D] turned by its positions (rotate_half).
 at::Tensor applyRotary(const at::Tensor& x, const Rotary& rotary);
 
-// Over the last dimension.
+// Over the last dimension, in float32; the result is of the weight's dtype.
 at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 struct Qkv {
@@ -87,7 +93,7 @@ Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::
 at::Tensor layerOutput(
     const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended);
 
-// Causal attention scaled by 1 / sqrt(D), [T, numHeads, D].
+// Causal attention within the layer's window, scaled by 1 / sqrt(D), [T, numHeads, D].
 using Attention = std::function<at::Tensor(const Qkv&)>;
 
 // One layer, [T, H] to [T, H].

@@ -8,8 +8,9 @@
 
 namespace molt {
 
-FlatShard::FlatShard(const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable)
-    : group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1) {
+FlatShard::FlatShard(
+    const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable, at::ScalarType dtype)
+    : group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
   for (const auto& parameter : unit.parameters) slots_.push_back({parameter, 0});
   int64_t total = 0;
   int64_t decayEnd = 0;

@@ -22,7 +22,9 @@ class FlatShard {
     int64_t offset;  // in the whole flat buffer
   };
 
-  FlatShard(const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable);
+  /// dtype: what the unit computes in.
+  FlatShard(
+      const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable, at::ScalarType dtype);
 
   /// In the description's order, which is not the layout's.
   const std::vector<Slot>& slots() const { return slots_; }
@@ -35,7 +37,9 @@ class FlatShard {
 
   /// All slices of `slice` (the data or the gradient), [paddedSize]. Without a group, the slice itself. Collective.
   at::Tensor gather(const at::Tensor& slice) const;
-  /// One parameter within what `gather` returned.
+  /// The data gathered in the compute dtype. Collective.
+  at::Tensor gatherWeights() const { return gather(data_.to(dtype_)); }
+  /// One parameter within what was gathered.
   static at::Tensor view(const at::Tensor& flat, const Slot& slot);
   /// Copies this rank's part of the whole parameter `value` (any floating dtype) into `slice`.
   void scatter(const at::Tensor& slice, const Slot& slot, const at::Tensor& value) const;
@@ -53,6 +57,7 @@ class FlatShard {
   std::vector<Slot> slots_;
   std::shared_ptr<ProcessGroup> group_;
   int64_t worldSize_;
+  at::ScalarType dtype_;
   at::Tensor data_;
   at::Tensor gradient_;
   int64_t decaySize_ = 0;

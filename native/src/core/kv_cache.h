@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/decoder.h"
@@ -24,11 +25,14 @@ struct Span {
 /// native thread. Whoever is freed amid a step loses nothing but its own result: pages are handed out between steps.
 class KvCache {
  public:
-  KvCache(const DecoderConfig& config, int64_t pageSize, int64_t numPages);
+  KvCache(const DecoderConfig& config, int64_t pageSize, int64_t numPages, at::ScalarType dtype);
 
   /// Makes room for counts[i] more tokens of sequences[i], opening those not known. Throws "out of pages" before
   /// anything has changed.
   std::vector<Span> extend(const std::vector<int32_t>& sequences, const std::vector<int64_t>& counts);
+  /// Opens `to` with the first `length` tokens of `from`, from any thread. Whole pages are shared; a page begun is
+  /// copied before the next step writes. Throws before anything has changed.
+  void fork(int32_t from, int32_t to, int64_t length);
   /// Takes back what `extend` gave.
   void rollBack(const std::vector<Span>& spans);
   void free(int32_t sequence);
@@ -48,19 +52,24 @@ class KvCache {
   };
   int64_t pagesFor(int64_t tokens) const { return (tokens + pageSize_ - 1) / pageSize_; }
   void truncate(int32_t sequence, int64_t length);
+  int32_t takePage();
+  void copyForked();
 
   const int64_t pageSize_;
   std::vector<at::Tensor> keys_, values_;
   mutable std::mutex mutex_;
   std::unordered_map<int32_t, Sequence> sequences_;
   std::vector<int32_t> free_;
+  std::vector<int32_t> holders_;                      // [pages], sequences that have it
+  std::vector<std::pair<int32_t, int32_t>> copies_;  // pages begun of forks, from and to, in order
 };
 
-/// Attention of one new token of each of `spans` over its pages, scaled by 1 / sqrt(D). Query i is row rows[i] of q
-/// [T, heads, D] and its result that row of out. Float32 on the CPU.
+/// Attention of one new token of each of `spans` over the last `window` tokens (0: all) of its pages, scaled by
+/// 1 / sqrt(D). Query i is row rows[i] of q [T, heads, D] and its result that row of out; both float32, on the CPU.
 void decodeAttention(
     const KvCache& cache,
     int64_t layer,
+    int64_t window,
     const std::vector<const Span*>& spans,
     const std::vector<int64_t>& rows,
     const at::Tensor& q,

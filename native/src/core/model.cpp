@@ -43,6 +43,11 @@ void checkUnits(const DecoderConfig& config, const std::vector<UnitDescription>&
   TORCH_CHECK(
       fits, "a model of ", layers, " layers has as units one embedding, the layers and one head; ", units.size(),
       " units were described");
+  const auto pairs = config.headDim / 2;
+  TORCH_CHECK(
+      config.inverseFrequencies.size() == static_cast<size_t>(pairs) && config.windows.size() == layers,
+      "a model of ", layers, " layers and ", pairs, " pairs of dimensions a head needs as many windows and inverse "
+      "frequencies, not ", config.windows.size(), " and ", config.inverseFrequencies.size());
 }
 
 }  // namespace
@@ -52,6 +57,7 @@ Model::Model(
     std::vector<UnitDescription> units,
     std::shared_ptr<ProcessGroup> group,
     bool trainable,
+    at::ScalarType dtype,
     int64_t headChunk)
     : config_(config),
       units_(std::move(units)),
@@ -60,7 +66,7 @@ Model::Model(
       headChunk_(headChunk) {
   checkUnits(config_, units_);
   TORCH_CHECK(headChunk_ > 0, "headChunk must be positive, not ", headChunk_);
-  for (const auto& unit : units_) shards_.push_back(std::make_shared<FlatShard>(unit, group_, trainable_));
+  for (const auto& unit : units_) shards_.push_back(std::make_shared<FlatShard>(unit, group_, trainable_, dtype));
 }
 
 void Model::initialize(uint64_t seed) {
@@ -93,21 +99,18 @@ Model::Scores Model::forward(const PackedRows& packed, bool grad) {
 }
 
 at::Tensor Model::runLayers(const SortedRows& rows, bool grad) const {
-  // The embedding has no differentiable input; this stands for one, so that backward reaches it.
+  // Token ids have no gradient; this stands for one, so that backward reaches the embedding.
   const auto anchor = at::zeros({1}, at::kFloat).set_requires_grad(grad);
-  auto hidden = runUnit(
-      {shards_.front()},
-      [tokens = rows.tokens](const UnitWeights& weights, const at::Tensor&, int64_t) {
-        return embedTokens(weights["embed"], tokens);
-      },
-      anchor);
+  auto hidden = runEmbedding(shards_.front(), rows.tokens, anchor);
   const auto rotary = rotaryTables(config_, rows.positions);
-  const auto layer = [config = config_, rotary, groups = rows.groups](
-                         const UnitWeights& weights, const at::Tensor& input, int64_t) {
-    return layerForward(
-        weights, config, input, rotary, [&groups](const Qkv& qkv) { return attendRows(qkv, groups); });
-  };
-  for (size_t i = 1; i + 1 < shards_.size(); ++i) hidden = runUnit({shards_[i]}, layer, hidden);
+  for (size_t i = 1; i + 1 < shards_.size(); ++i) {
+    const auto layer = [config = config_, rotary, groups = rows.groups, window = config_.windows[i - 1]](
+                           const UnitWeights& weights, const at::Tensor& input, int64_t) {
+      const auto attention = [&](const Qkv& qkv) { return attendRows(qkv, groups, window); };
+      return layerForward(weights, config, input, rotary, attention);
+    };
+    hidden = runUnit({shards_[i]}, layer, hidden);
+  }
   return hidden;
 }
 

@@ -15,16 +15,17 @@
 
 namespace molt {
 
-/// A decoder whose units are float32 shards over a group. All methods run on the native thread; those marked collective
-/// must be called by every rank of the group in the same order.
+/// A decoder whose units are float32 shards over a group, computed in a dtype of its own. All methods run on the native
+/// thread; those marked collective must be called by every rank of the group in the same order.
 class Model {
  public:
-  /// headChunk: positions whose logits are held at once.
+  /// dtype: of matmuls and attention. headChunk: positions whose logits are held at once.
   Model(
       DecoderConfig config,
       std::vector<UnitDescription> units,
       std::shared_ptr<ProcessGroup> group,
       bool trainable,
+      at::ScalarType dtype,
       int64_t headChunk);
 
   /// Each parameter has its own generator, so weights depend on neither sharding nor order.

@@ -1,11 +1,13 @@
 #include "core/packed.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace molt {
 namespace {
@@ -73,7 +75,7 @@ SortedRows sortRows(const PackedRows& rows, int64_t vocabSize) {
   return sorted;
 }
 
-at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups) {
+at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window) {
   std::vector<at::Tensor> outputs;
   outputs.reserve(groups.size());
   for (const auto& group : groups) {
@@ -82,8 +84,12 @@ at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups) {
     const auto batch = [&](const at::Tensor& x) {
       return x.narrow(0, group.begin, total).view({group.rows, group.length, x.size(1), x.size(2)}).transpose(1, 2);
     };
+    std::optional<at::Tensor> mask;
+    if (window > 0 && window < group.length) {
+      mask = at::ones({group.length, group.length}, at::kBool).tril_().triu_(1 - window);
+    }
     const auto attended = at::scaled_dot_product_attention(
-        batch(qkv.q), batch(qkv.k), batch(qkv.v), /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
+        batch(qkv.q), batch(qkv.k), batch(qkv.v), mask, /*dropout_p=*/0.0, /*is_causal=*/!mask,
         /*scale=*/{}, /*enable_gqa=*/qkv.q.size(1) != qkv.k.size(1));
     outputs.push_back(attended.transpose(1, 2).reshape({total, qkv.q.size(1), qkv.q.size(2)}));
   }

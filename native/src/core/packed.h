@@ -38,7 +38,7 @@ struct SortedRows {
 /// Throws on ids outside the vocabulary, broken boundaries and temperatures that are not positive.
 SortedRows sortRows(const PackedRows& rows, int64_t vocabSize);
 
-/// Causal attention within each row, [T, heads, D].
-at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups);
+/// Causal attention within each row over the last `window` keys (0: all), [T, heads, D].
+at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window);
 
 }  // namespace molt

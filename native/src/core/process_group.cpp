@@ -95,12 +95,8 @@ void ProcessGroup::broadcast(at::Tensor data, int root) {
   finish(backend()->broadcast(tensors, options), "the broadcast");
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroup::startAllGather(at::Tensor whole, at::Tensor shard) {
-  return backend()->_allgather_base(whole, shard);
-}
-
 void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
-  finish(startAllGather(std::move(whole), std::move(shard)), "the all-gather");
+  finish(backend()->_allgather_base(whole, shard), "the all-gather");
 }
 
 void ProcessGroup::reduceScatter(at::Tensor shard, at::Tensor whole) {

@@ -41,10 +41,6 @@ class ProcessGroup {
   void broadcast(at::Tensor data, int root);
   /// `whole` is `worldSize` shards laid end to end, in rank order.
   void allGather(at::Tensor whole, at::Tensor shard);
-  /// The same, under way: `finish` waits. Both tensors must stay alive and untouched until then.
-  c10::intrusive_ptr<c10d::Work> startAllGather(at::Tensor whole, at::Tensor shard);
-  /// Waits for what was started; `what` names it in the error.
-  void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
   /// Sums `whole` over the ranks; rank r keeps shard r.
   void reduceScatter(at::Tensor shard, at::Tensor whole);
   void barrier();
@@ -53,6 +49,8 @@ class ProcessGroup {
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend();
+  /// Waits for what was started; `what` names it in the error.
+  void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
 
   const int rank_;
   const int worldSize_;

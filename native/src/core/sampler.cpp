@@ -1,12 +1,17 @@
 #include "core/sampler.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <unordered_set>
 
 #include "core/process_group.h"
@@ -22,7 +27,6 @@ struct Plan {
     int64_t past, count;
     at::Tensor rows;   // [n * count] of the step's tokens
     at::Tensor slots;  // [n * (past + count)] of the cache
-    at::Tensor mask;   // [count, past + count] bool; undefined where nothing is cached: plain causal
   };
   at::Tensor positions;              // [T]
   at::Tensor slots;                  // [T] where the new keys and values go
@@ -43,11 +47,11 @@ Plan::Prompts planPrompts(
     for (int64_t t = 0; t < count; ++t) rows.push_back(cu[i] + t);
     cache.appendSlots(spans[i], 0, past + count, slots);
   }
-  const auto mask = past > 0 ? at::ones({count, past + count}, at::kBool).tril_(past) : at::Tensor();
-  return {past, count, at::tensor(rows), at::tensor(slots), mask};
+  return {past, count, at::tensor(rows), at::tensor(slots)};
 }
 
-Plan makePlan(const KvCache& cache, const std::vector<Span>& spans, const std::vector<int32_t>& cu) {
+// byHand: single tokens go to decodeAttention.
+Plan makePlan(const KvCache& cache, const std::vector<Span>& spans, const std::vector<int32_t>& cu, bool byHand) {
   Plan plan;
   std::vector<int64_t> positions, slots;
   std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> shapes;
@@ -55,7 +59,7 @@ Plan makePlan(const KvCache& cache, const std::vector<Span>& spans, const std::v
     const auto& span = spans[i];
     for (int64_t t = 0; t < span.count; ++t) positions.push_back(span.past + t);
     cache.appendSlots(span, span.past, span.past + span.count, slots);
-    if (span.count == 1) {
+    if (byHand && span.count == 1) {
       plan.decodes.push_back(&span);
       plan.decodeRows.push_back(cu[i]);
     } else {
@@ -73,63 +77,92 @@ at::Tensor byHead(const at::Tensor& rows, int64_t length) {
   return rows.unflatten(0, {-1, length}).transpose(1, 2);
 }
 
-// Stores the new keys and values of one layer, then attends. Gives [T, heads, D].
-at::Tensor attend(const KvCache& cache, int64_t layer, const Plan& plan, const Qkv& qkv) {
-  cache.keys(layer).index_copy_(0, plan.slots, qkv.k);
-  cache.values(layer).index_copy_(0, plan.slots, qkv.v);
-  const auto q = qkv.q.contiguous();
-  const auto out = at::empty(q.sizes(), at::kFloat);
-  decodeAttention(cache, layer, plan.decodes, plan.decodeRows, q, out);
-  for (const auto& [past, count, rows, slots, mask] : plan.prompts) {
+// Of queries past .. past + count over keys 0 .. past + count, bool; none where plain causal attention will do.
+std::optional<at::Tensor> maskOf(int64_t past, int64_t count, int64_t window) {
+  const bool narrow = window > 0 && window < past + count;
+  if (past == 0 && !narrow) return std::nullopt;
+  auto mask = at::ones({count, past + count}, at::kBool).tril_(past);
+  return narrow ? mask.triu_(past + 1 - window) : mask;
+}
+
+// Stores the new keys and values of one layer, then attends. Gives float32 [T, heads, D].
+at::Tensor attend(const KvCache& cache, int64_t layer, int64_t window, const Plan& plan, const Qkv& qkv) {
+  const auto& keys = cache.keys(layer);
+  const auto& values = cache.values(layer);
+  keys.index_copy_(0, plan.slots, qkv.k.to(keys.scalar_type()));
+  values.index_copy_(0, plan.slots, qkv.v);
+  const auto out = at::empty(qkv.q.sizes(), at::kFloat);
+  decodeAttention(cache, layer, window, plan.decodes, plan.decodeRows, qkv.q.contiguous(), out);
+  for (const auto& [past, count, rows, slots] : plan.prompts) {
+    const auto mask = maskOf(past, count, window);
     const auto attended = at::scaled_dot_product_attention(
-        byHead(q.index_select(0, rows), count), byHead(cache.keys(layer).index_select(0, slots), past + count),
-        byHead(cache.values(layer).index_select(0, slots), past + count),
-        mask.defined() ? std::optional(mask) : std::nullopt, 0.0, !mask.defined(), std::nullopt, true);
-    out.index_copy_(0, rows, attended.transpose(1, 2).flatten(0, 1));
+        byHead(qkv.q.index_select(0, rows).to(keys.scalar_type()), count),
+        byHead(keys.index_select(0, slots), past + count), byHead(values.index_select(0, slots), past + count), mask,
+        0.0, !mask, std::nullopt, true);
+    out.index_copy_(0, rows, attended.transpose(1, 2).flatten(0, 1).to(at::kFloat));
   }
   return out;
 }
 
-}  // namespace
-
-Sampler::Sampler(DecoderConfig config, std::vector<UnitDescription> units, int64_t pageSize, int64_t numPages)
-    : config_(config), units_(std::move(units)), cache_(config_, pageSize, numPages) {
-  for (const auto& unit : units_) {
-    auto& weights = weights_.emplace_back();
-    for (const auto& parameter : unit.parameters) {
-      const auto tensor = at::empty(parameter.shape, at::kFloat);
-      weights.set(parameter.role, tensor);
-      parameters_.emplace_back(parameter.name, tensor);
-    }
-  }
+// Runs body(begin, end) over the rows of a step's logits, each of them work enough for a thread.
+template <typename Body>
+void forEachRow(int64_t rows, int64_t vocab, Body body) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / vocab), body);
 }
 
+constexpr int64_t kScoredRows = 1024;  // rows of logits held at once
+
+}  // namespace
+
+Sampler::Sampler(SamplerOptions options)
+    : options_(std::move(options)),
+      cache_(options_.config, options_.pageSize, options_.numPages, options_.dtype),
+      weights_(options_.config, options_.units, options_.dtype, options_.plain),
+      hashes_(weights_.parameters().size()) {}
+
 void Sampler::load(const std::vector<TensorLocation>& tensors) {
-  const auto located = locateParameters(units_, tensors);
+  const auto located = locateParameters(options_.units, tensors);
   complete_ = false;
-  for (size_t i = 0; i < located.size(); ++i) parameters_[i].second.copy_(mapTensor(located[i]));
-  complete_ = true;
+  for (size_t i = 0; i < located.size(); ++i) {
+    const auto values = mapTensor(located[i]).to(at::kFloat);
+    hashes_[i] = hashOf(values);
+    weights_.parameters()[i].second.copy_(values);
+  }
+  finishWeights();
 }
 
 void Sampler::receive(ProcessGroup& transfer, const std::vector<std::string>& names) {
-  std::map<std::string, at::Tensor> missing(parameters_.begin(), parameters_.end());
-  std::vector<at::Tensor> targets;
+  std::map<std::string, size_t> missing;
+  for (size_t i = 0; i < hashes_.size(); ++i) missing[weights_.parameters()[i].first] = i;
+  std::vector<size_t> order;
   for (const auto& name : names) {
     const auto found = missing.extract(name);
     TORCH_CHECK(!found.empty(), "tensor '", name, "' is not of this model, or named twice: nothing was received");
-    targets.push_back(found.mapped());
+    order.push_back(found.mapped());
   }
   TORCH_CHECK(
       missing.empty(), missing.size(), " of the model's tensors are not named, such as '",
       missing.empty() ? "" : missing.begin()->first, "': nothing was received");
   complete_ = false;
-  for (auto& target : targets) transfer.broadcast(target, 0);
+  for (const size_t i : order) {
+    const auto& target = weights_.parameters()[i].second;
+    const auto values = target.scalar_type() == at::kFloat ? target : at::empty(target.sizes(), at::kFloat);
+    transfer.broadcast(values, 0);
+    hashes_[i] = hashOf(values);
+    if (!values.is_same(target)) target.copy_(values);
+  }
+  finishWeights();
+}
+
+void Sampler::finishWeights() {
+  const at::NoGradGuard noGrad;
+  weights_.pack();
   complete_ = true;
 }
 
 std::string Sampler::checksum() const {
   Checksum sum;
-  for (const auto& [name, tensor] : parameters_) sum.update(tensor);
+  for (const uint64_t hash : hashes_) sum.update(hash);
   return sum.hexadecimal();
 }
 
@@ -137,8 +170,8 @@ void Sampler::check(const SamplerBatch& batch) const {
   TORCH_CHECK(complete_, "the sampler has no complete weights: load or receive them first");
   const size_t count = batch.sequences.size();
   TORCH_CHECK(
-      count > 0 && batch.cu.size() == count + 1 && batch.draws.size() == count && batch.cu[0] == 0 &&
-          batch.cu[count] == static_cast<int64_t>(batch.tokens.size()),
+      count > 0 && batch.cu.size() == count + 1 && batch.draws.size() == count && batch.score.size() == count &&
+          batch.cu[0] == 0 && batch.cu[count] == static_cast<int64_t>(batch.tokens.size()),
       "the arrays of a step do not fit together");
   std::unordered_set<int32_t> seen;
   for (size_t i = 0; i < count; ++i) {
@@ -147,48 +180,76 @@ void Sampler::check(const SamplerBatch& batch) const {
     checkDraw(batch.draws[i]);
   }
   for (const int32_t token : batch.tokens) {
-    const bool known = token >= 0 && token < config_.vocabSize;
-    TORCH_CHECK(known, "token ", token, " is not in the vocabulary of ", config_.vocabSize);
+    const bool known = token >= 0 && token < options_.config.vocabSize;
+    TORCH_CHECK(known, "token ", token, " is not in the vocabulary of ", options_.config.vocabSize);
   }
 }
 
-std::vector<Choice> Sampler::step(const SamplerBatch& batch) {
+SamplerResult Sampler::step(const SamplerBatch& batch) {
   const c10::InferenceMode inference;
   check(batch);
   std::vector<int64_t> counts;
   for (size_t i = 0; i < batch.sequences.size(); ++i) counts.push_back(batch.cu[i + 1] - batch.cu[i]);
   const auto spans = cache_.extend(batch.sequences, counts);
-  std::vector<Choice> choices(spans.size());
   try {
-    const auto logits = lastLogits(batch, spans);
-    const float* row = logits.const_data_ptr<float>();
-    for (size_t i = 0; i < spans.size(); ++i, row += config_.vocabSize) {
-      choices[i] = rowSampler_.choose(row, config_.vocabSize, batch.draws[i]);
-      TORCH_CHECK(choices[i].token >= 0, "sequence ", spans[i].sequence, ": the logits are not finite");
-    }
+    const auto hidden = hiddenOf(batch, spans);
+    return {choose(batch, hidden), score(batch, hidden)};
   } catch (...) {
     cache_.rollBack(spans);
     throw;
   }
+}
+
+at::Tensor Sampler::hiddenOf(const SamplerBatch& batch, const std::vector<Span>& spans) const {
+  const auto& config = options_.config;
+  const Plan plan = makePlan(cache_, spans, batch.cu, !options_.plain);
+  const Rotary rotary = rotaryTables(config, plan.positions);
+  auto hidden = weights_.embed(at::tensor(batch.tokens, at::kLong));
+  for (int64_t layer = 0; layer < config.numLayers; ++layer) {
+    const int64_t window = config.windows[layer];
+    hidden = weights_.layer(
+        layer, hidden, rotary, [&](const Qkv& qkv) { return attend(cache_, layer, window, plan, qkv); });
+  }
+  return hidden;
+}
+
+std::vector<Choice> Sampler::choose(const SamplerBatch& batch, const at::Tensor& hidden) const {
+  const std::vector<int64_t> ends(batch.cu.begin() + 1, batch.cu.end());
+  const int64_t vocab = options_.config.vocabSize;
+  const int64_t count = static_cast<int64_t>(ends.size());
+  const bool all = hidden.size(0) == count;
+  const auto logits = weights_.logits(all ? hidden : hidden.index_select(0, at::tensor(ends).sub_(1)));
+  const float* rows = logits.const_data_ptr<float>();
+  std::vector<Choice> choices(count);
+  forEachRow(count, vocab, [&](int64_t begin, int64_t end) {
+    thread_local RowSampler sampler;  // keeps its buffers
+    for (int64_t i = begin; i < end; ++i) choices[i] = sampler.choose(rows + i * vocab, vocab, batch.draws[i]);
+  });
+  for (int64_t i = 0; i < count; ++i) {
+    TORCH_CHECK(choices[i].token >= 0, "sequence ", batch.sequences[i], ": the logits are not finite");
+  }
   return choices;
 }
 
-// [B, V] after the last new token of each sequence.
-at::Tensor Sampler::lastLogits(const SamplerBatch& batch, const std::vector<Span>& spans) const {
-  const Plan plan = makePlan(cache_, spans, batch.cu);
-  const Rotary rotary = rotaryTables(config_, plan.positions);
-  const auto& embed = weights_.front()["embed"];
-  auto hidden = embedTokens(embed, at::tensor(batch.tokens, at::kLong));
-  for (int64_t layer = 0; layer < config_.numLayers; ++layer) {
-    hidden = layerForward(weights_[layer + 1], config_, hidden, rotary, [&](const Qkv& qkv) {
-      return attend(cache_, layer, plan, qkv);
-    });
+std::vector<std::vector<float>> Sampler::score(const SamplerBatch& batch, const at::Tensor& hidden) const {
+  std::vector<std::vector<float>> scores(batch.sequences.size());
+  const int64_t vocab = options_.config.vocabSize;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (!batch.score[i]) continue;
+    const int64_t first = batch.cu[i], last = batch.cu[i + 1] - 1;
+    scores[i].assign(last + 1 - first, NAN);
+    for (int64_t begin = first; begin < last; begin += kScoredRows) {
+      const int64_t count = std::min(kScoredRows, last - begin);
+      const auto logits = weights_.logits(hidden.narrow(0, begin, count));
+      const float* rows = logits.const_data_ptr<float>();
+      float* out = scores[i].data() + begin - first + 1;
+      const int32_t* next = batch.tokens.data() + begin + 1;
+      forEachRow(count, vocab, [&](int64_t from, int64_t to) {
+        for (int64_t row = from; row < to; ++row) out[row] = logprobOf(rows + row * vocab, vocab, next[row]);
+      });
+    }
   }
-  if (hidden.size(0) > static_cast<int64_t>(spans.size())) {
-    hidden = hidden.index_select(0, at::tensor(std::vector<int64_t>(batch.cu.begin() + 1, batch.cu.end())).sub_(1));
-  }
-  const auto& head = weights_.back();
-  return headLogits(config_, hidden, head["norm"], config_.tieWordEmbeddings ? embed : head["head"]).contiguous();
+  return scores;
 }
 
 }  // namespace molt

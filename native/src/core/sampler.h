@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/decoder.h"
 #include "core/kv_cache.h"
 #include "core/sampling.h"
+#include "core/served.h"
 #include "core/tensor_io.h"
 
 namespace molt {
@@ -21,33 +21,51 @@ struct SamplerBatch {
   std::vector<int32_t> cu;         // [B+1]
   std::vector<int32_t> tokens;     // [cu[B]]
   std::vector<Draw> draws;         // [B]
+  std::vector<uint8_t> score;      // [B] 1: log-probabilities of the new tokens too
+};
+
+struct SamplerResult {
+  std::vector<Choice> choices;                 // [B]
+  std::vector<std::vector<float>> newLogprobs;  // [B], of the new tokens, NaN for the first; empty where not asked for
+};
+
+struct SamplerOptions {
+  DecoderConfig config;
+  std::vector<UnitDescription> units;
+  int64_t pageSize = 0;
+  int64_t numPages = 0;
+  at::ScalarType dtype = at::kFloat;
+  bool plain = false;  // ATen's operators throughout
 };
 
 /// A decoder with whole weights and a paged cache, for generation. All but `cache` belongs to the native thread.
 class Sampler {
  public:
-  Sampler(DecoderConfig config, std::vector<UnitDescription> units, int64_t pageSize, int64_t numPages);
+  explicit Sampler(SamplerOptions options);
 
   void load(const std::vector<TensorLocation>& tensors);
   /// One broadcast from rank 0 for each name, in this order; the names are those of all parameters, in any order.
   void receive(ProcessGroup& transfer, const std::vector<std::string>& names);
+  /// Of the float32 values that came in, whatever dtype they are kept in.
   std::string checksum() const;
   /// The next token of each sequence. Whatever it throws, the sequences are as before.
-  std::vector<Choice> step(const SamplerBatch& batch);
+  SamplerResult step(const SamplerBatch& batch);
 
   KvCache& cache() { return cache_; }
 
  private:
   void check(const SamplerBatch& batch) const;
-  at::Tensor lastLogits(const SamplerBatch& batch, const std::vector<Span>& spans) const;
+  /// After the last layer, [T, H].
+  at::Tensor hiddenOf(const SamplerBatch& batch, const std::vector<Span>& spans) const;
+  std::vector<Choice> choose(const SamplerBatch& batch, const at::Tensor& hidden) const;
+  std::vector<std::vector<float>> score(const SamplerBatch& batch, const at::Tensor& hidden) const;
+  void finishWeights();
 
-  const DecoderConfig config_;
-  const std::vector<UnitDescription> units_;
+  const SamplerOptions options_;
   KvCache cache_;
-  RowSampler rowSampler_;
-  std::vector<UnitWeights> weights_;                             // views into one buffer a unit
-  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // the same views by name, in the units' order
-  bool complete_ = false;                                        // no weights yet, or a transfer broke off
+  ServedWeights weights_;
+  std::vector<uint64_t> hashes_;  // of the parameters, in the units' order
+  bool complete_ = false;         // no weights yet, or a transfer broke off
 };
 
 }  // namespace molt

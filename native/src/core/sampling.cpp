@@ -90,6 +90,19 @@ MOLT_SIMD void expScaled(const float* logits, int64_t count, float max, float in
   for (int64_t i = 0; i < count; ++i) out[i] = expNegative((logits[i] - max) * inverseTemperature);
 }
 
+float logprobOf(const float* logits, int64_t vocab, int32_t token) {
+  const Top top = findMax(logits, vocab);
+  if (!top.finite) return NAN;
+  double total = 0;
+  float weights[kChunk];
+  for (int64_t begin = 0; begin < vocab; begin += kChunk) {
+    const int64_t count = std::min(kChunk, vocab - begin);
+    expScaled(logits + begin, count, top.max, 1, weights);
+    total += sum(weights, count);
+  }
+  return static_cast<float>(static_cast<double>(logits[token]) - top.max - std::log(total));
+}
+
 Choice RowSampler::choose(const float* logits, int64_t vocab, const Draw& draw) {
   const Top top = findMax(logits, vocab);
   if (!top.finite) return {-1, 0};

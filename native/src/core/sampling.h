@@ -25,6 +25,9 @@ void checkDraw(const Draw& draw);
 /// exp(x) for the x = (logits - max) / temperature <= 0 of softmax, to float32 precision; 0 below -87.
 void expScaled(const float* logits, int64_t count, float max, float inverseTemperature, float* out);
 
+/// log softmax(logits)[token]; NaN where a logit is not finite.
+float logprobOf(const float* logits, int64_t vocab, int32_t token);
+
 /// Picks one token from logits [vocab]. The log-probability is over the full vocabulary after temperature, whatever
 /// top_k and top_p leave out (as vLLM's raw log-probabilities); at temperature 0 it is that of the unscaled
 /// distribution. top_k comes first; top_p then keeps the fewest tokens whose share of the rest reaches it. Keeps its

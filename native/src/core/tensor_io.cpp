@@ -57,16 +57,30 @@ at::Tensor mapTensor(const TensorLocation& location) {
       [map, length](void*) { munmap(map, length); }, at::TensorOptions(location.dtype));
 }
 
-void Checksum::update(const at::Tensor& values) {
+namespace {
+
+// FNV-1a over words, with a shift that carries high bits back into low ones.
+inline uint64_t mix(uint64_t state, uint64_t word) {
+  state = (state ^ word) * 0x100000001b3ULL;
+  return state ^ (state >> 32);
+}
+
+}  // namespace
+
+uint64_t hashOf(const at::Tensor& values) {
   const auto contiguous = values.contiguous();
   const float* data = contiguous.const_data_ptr<float>();
+  uint64_t state = 0xcbf29ce484222325ULL;
   for (int64_t i = 0; i < contiguous.numel(); ++i) {
     uint32_t bits;
     std::memcpy(&bits, data + i, sizeof bits);
-    // FNV-1a over words, with a shift that carries high bits back into low ones.
-    state_ = (state_ ^ bits) * 0x100000001b3ULL;
-    state_ ^= state_ >> 32;
+    state = mix(state, bits);
   }
+  return state;
+}
+
+void Checksum::update(uint64_t hash) {
+  state_ = mix(state_, hash);
 }
 
 std::string Checksum::hexadecimal() const {

@@ -27,13 +27,17 @@ std::vector<TensorLocation> locateParameters(
 at::Tensor mapTensor(const TensorLocation& location);
 
 // A 64-bit hash of float32 values, order dependent.
+uint64_t hashOf(const at::Tensor& values);
+
+// One hash of several tensors, in order.
 class Checksum {
  public:
-  void update(const at::Tensor& values);
+  void update(const at::Tensor& values) { update(hashOf(values)); }
+  void update(uint64_t hash);
   std::string hexadecimal() const;
 
  private:
-  uint64_t state_ = 0xcbf29ce484222325ULL;
+  uint64_t state_ = 0;
 };
 
 // Writes a file front to back; `close` is what makes it durable (fsync) and reports late errors.

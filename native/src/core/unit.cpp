@@ -37,7 +37,7 @@ at::Tensor concatenated(const variable_list& parts) {
 at::Tensor runForward(const UnitCall& call, const at::Tensor& input) {
   UnitWeights weights;
   for (const auto& shard : call.shards) {
-    const auto flat = shard->gather(shard->data());
+    const auto flat = shard->gatherWeights();
     for (const auto& slot : shard->slots()) weights.set(slot.parameter.role, FlatShard::view(flat, slot));
   }
   if (call.chunk == 0) return call.body(weights, input, 0);
@@ -59,7 +59,7 @@ struct Leaves {
 Leaves openLeaves(const UnitCall& call) {
   Leaves opened;
   for (const auto& shard : call.shards) {
-    const auto flat = shard->gather(shard->data());
+    const auto flat = shard->gatherWeights();
     const auto buffer = shard->openGradient();
     opened.buffers.push_back(buffer);
     for (const auto& slot : shard->slots()) {
@@ -123,7 +123,40 @@ class UnitFunction : public torch::autograd::Function<UnitFunction> {
   }
 };
 
+struct EmbeddingCall : torch::CustomClassHolder {
+  std::shared_ptr<FlatShard> shard;
+};
+
+class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
+ public:
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& anchor,
+      const at::Tensor& tokens,
+      c10::intrusive_ptr<EmbeddingCall> call) {
+    context->save_for_backward({tokens});
+    const auto matrix = FlatShard::view(call->shard->gatherWeights(), call->shard->slots()[0]);
+    context->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
+    return embedTokens(matrix, tokens).to(at::kFloat);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& outputGradients) {
+    const auto holder = context->saved_data["call"].toCapsule();
+    const auto shard = static_cast<const EmbeddingCall&>(*holder).shard;
+    const auto buffer = shard->openGradient();
+    FlatShard::view(buffer, shard->slots()[0]).index_add_(0, context->get_saved_variables()[0], outputGradients[0]);
+    shard->reduceGradient(buffer);
+    return {at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
+
+at::Tensor runEmbedding(std::shared_ptr<FlatShard> shard, const at::Tensor& tokens, const at::Tensor& anchor) {
+  auto call = c10::make_intrusive<EmbeddingCall>();
+  call->shard = std::move(shard);
+  return EmbeddingFunction::apply(anchor, tokens, std::move(call));
+}
 
 at::Tensor runUnit(
     std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, int64_t chunk) {

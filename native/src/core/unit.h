@@ -22,4 +22,9 @@ using UnitBody = std::function<at::Tensor(const UnitWeights&, const at::Tensor& 
 at::Tensor runUnit(
     std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, int64_t chunk = 0);
 
+/// The first unit: rows of its matrix, float32 [T, H]. The gradient of a row goes straight to its place in the shard,
+/// in float32: a dense one of the whole matrix is never made. `anchor` requires a gradient where backward is to come
+/// here. tokens: int64 [T]. Collective in both.
+at::Tensor runEmbedding(std::shared_ptr<FlatShard> shard, const at::Tensor& tokens, const at::Tensor& anchor);
+
 }  // namespace molt

@@ -6,6 +6,7 @@ import { Tokenizer } from "../data/tokenizer.ts";
 import { EngineClient } from "../engines/client.ts";
 import type { EngineLease, Router } from "../engines/types.ts";
 import { ExitCode, messageOf, RunnerError, type SourcePosition, usageError } from "../errors.ts";
+import { agentClass } from "./agent-class.ts";
 import { type RolloutContext, type RolloutLimits, type RolloutTask, runEnvRollout } from "./env-runner.ts";
 import type { Env, FailedRollout, Rollout } from "./types.ts";
 
@@ -91,12 +92,7 @@ async function importAgent(bundle: string, agentPath: string): Promise<() => Env
     const where = locate(error);
     throw usageError(`the agent failed while loading${where ? ` at ${where}` : ""}: ${messageOf(error)}`, { position });
   });
-  const Agent = module.default?.default ?? module.default;
-  if (typeof Agent !== "function" || typeof Agent.prototype?.step !== "function") {
-    const fix =
-      'import { Env } from "molt-runner"; export default class MyAgent extends Env { step(action, row) { … } }';
-    throw usageError("the agent's default export must be a class with a method step", { position, fix });
-  }
+  const Agent = agentClass(module, agentPath);
   return () => new Agent();
 }
 

@@ -11,11 +11,12 @@ export async function evalCommand(path: string, { json, flags }: VerbOptions): P
   const { recipe } = await checkRecipe(path, { flags, verb: "eval", mode: "launch" });
   await requireAddon();
   const folder = readPolicyFolder(recipe);
+  const rows = (await readEvalRows(recipe))!;
   const interrupt = new AbortController();
   process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());
   const sampling = await startSampling(recipe, folder, "eval", recipe.actor.init, (message) => console.error(message));
   try {
-    const work = evaluate(readEvalRows(recipe)!, evalProfiles(recipe), sampling.agents, "eval", interrupt.signal);
+    const work = evaluate(rows, evalProfiles(recipe), sampling.agents, "eval", interrupt.signal);
     const metrics = await Promise.race([work, sampling.fleet.died]);
     if (interrupt.signal.aborted) return ExitCode.interrupted;
     const lines = Object.entries(metrics).map(([name, value]) => `${name} ${value}`);

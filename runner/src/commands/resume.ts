@@ -30,7 +30,7 @@ export async function resumeCommand(path: string, { json, flags }: VerbOptions):
       console.log(json ? JSON.stringify({ nothing: line, step: fromStep, totalSteps }) : line);
       return ExitCode.nothing;
     }
-    if (checkpoint) checkSameData(recipe, checkpoint.state);
+    if (checkpoint) await checkSameData(recipe, checkpoint.state);
     const log = new EventLog(directory.events);
     const next = nextCommands(directory, displayPath(directory.recipe));
     return await conduct({ directory, log, json, next }, (interrupted) => {

@@ -279,7 +279,7 @@ describe("run", () => {
     const { code, output } = await ended;
     expect(code, output).toBe(130);
     expect(JSON.parse(readFileSync(join(directory, "summary.json"), "utf8")).state).toBe("interrupted");
-    if (times === 1) expect(output).toContain(`try next:\n  molt-runner resume ${relative(home, directory)}\n`);
+    if (times === 1) expect(output).toContain(`try next:\n  npx molt-runner resume ${relative(home, directory)}\n`);
     await expectGone(processes);
     const files = readdirSync(directory, { recursive: true, encoding: "utf8" });
     expect(files.filter((name) => /part|old|pid/.test(name))).toEqual([]);

@@ -1,5 +1,6 @@
-import { type EngineOptions, startEngine } from "../engines/embedded/engine.ts";
+import type { EngineOptions } from "../engines/embedded/engine.ts";
 import { endWithParent } from "../launchers/child.ts";
+import { requireAddon } from "./setup.ts";
 
 export type ServeOptions = Pick<EngineOptions, "model"> & Partial<EngineOptions>;
 
@@ -8,11 +9,15 @@ export const serveDefaults: Omit<EngineOptions, "model"> = {
   host: "127.0.0.1",
   port: 8000,
   seed: 0,
+  dtype: "float32",
   maxNumSeqs: 256,
   pageSize: 16,
   maxModelLen: null,
   cacheTokens: null,
   threads: null,
+  apiKey: null,
+  maxQueue: 16384,
+  maxBody: 64,
 };
 
 /**
@@ -28,7 +33,11 @@ export async function serveCommand(options: ServeOptions, version: string): Prom
   process.on("SIGINT", isChild ? () => {} : stop);
   process.once("SIGTERM", stop);
   if (isChild) endWithParent(stop);
-  const engine = await startEngine({ ...serveDefaults, ...options }, version);
+  else await requireAddon();
+  // It loads the addon.
+  const { startEngine } = await import("../engines/embedded/engine.ts");
+  const apiKey = options.apiKey ?? process.env.MOLT_API_KEY ?? null;
+  const engine = await startEngine({ ...serveDefaults, ...options, apiKey }, version);
   console.log(JSON.stringify({ listening: engine.url }));
   try {
     await Promise.race([stopped, engine.failed]);

@@ -2,8 +2,8 @@ import { ExitCode } from "../errors.ts";
 
 /** Before anything starts: the addon is there for these sources, else a SetupError. It is not loaded here. */
 export async function requireAddon(): Promise<void> {
-  const { addonPath } = await import("molt-native/setup/locate.mjs");
-  addonPath();
+  const { ensureAddon } = await import("molt-native/setup/setup.mjs");
+  await ensureAddon();
 }
 
 export async function setupCommand(options: { native: boolean; tests: boolean; remove: boolean }): Promise<number> {

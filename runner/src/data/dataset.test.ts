@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
-import { ExitCode, RunnerError } from "../errors.ts";
 import { type DatasetOptions, readDataset } from "./dataset.ts";
+import { errorOf } from "./fixtures/reading.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "molt-dataset-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -15,22 +15,12 @@ function write(content: string | Uint8Array, name = "rows.jsonl"): string {
   return path;
 }
 
-const read = (content: string | Uint8Array, options: Partial<DatasetOptions> = {}, name?: string) =>
-  readDataset(write(content, name), { inputKey: "q", ...options }).rows;
-
-function errorOf(action: () => unknown): RunnerError {
-  try {
-    action();
-  } catch (error) {
-    expect(error).toBeInstanceOf(RunnerError);
-    return error as RunnerError;
-  }
-  throw new Error("expected an error");
-}
+const read = async (content: string | Uint8Array, options: Partial<DatasetOptions> = {}, name?: string) =>
+  (await readDataset(write(content, name), { inputKey: "q", ...options })).rows;
 
 describe("rows", () => {
-  test("a text becomes a user message; label, reply and the whole object come along", () => {
-    const [row] = read('{"q": "2+2", "a": {"value": 4}, "r": "four"}', { labelKey: "a", outputKey: "r" });
+  test("a text becomes a user message; label, reply and the whole object come along", async () => {
+    const [row] = await read('{"q": "2+2", "a": {"value": 4}, "r": "four"}', { labelKey: "a", outputKey: "r" });
     expect(row).toEqual({
       id: "rows:1",
       messages: [
@@ -42,24 +32,36 @@ describe("rows", () => {
     });
   });
 
-  test("a JSON list, and the first rows of a file only", () => {
-    expect(read('[\n {"q": "a"},\n {"q": "b"}]', {}, "list.json").map(({ id }) => id)).toEqual(["list:1", "list:2"]);
-    expect(read('{"q":"a"}\n{"q":"b"}\n', { maxSamples: 1 })).toHaveLength(1);
+  test("a JSON list, and the first rows of a file only", async () => {
+    const list = await read('[\n {"q": "a"},\n {"q": "b"}]', {}, "list.json");
+    expect(list.map(({ id }) => id)).toEqual(["list:1", "list:2"]);
+    expect(await read('{"q":"a"}\n{"q":"b"}\n', { maxSamples: 1 })).toHaveLength(1);
   });
 
-  test("the fingerprint follows the rows", () => {
-    const fingerprint = (text: string) => readDataset(write(text), { inputKey: "q" }).fingerprint;
-    expect(fingerprint('{"q":"a"}')).toBe(fingerprint('{ "q": "a" }\r\n'));
-    expect(fingerprint('{"q":"a"}')).not.toBe(fingerprint('{"q":"b"}'));
+  test("a message's null is a field that it does not have", async () => {
+    const call = { function: { name: "f", arguments: { x: null } } };
+    const messages = [
+      { role: "user", content: "a", tool_calls: null, name: null },
+      { role: "assistant", content: null, tool_calls: [call] },
+    ];
+    const [row] = await read(JSON.stringify({ q: messages }));
+    expect(row!.messages).toEqual([{ role: "user", content: "a" }, messages[1]]);
+    expect(row!.fields).toEqual({ q: messages });
+  });
+
+  test("the fingerprint follows the rows", async () => {
+    const fingerprint = async (text: string) => (await readDataset(write(text), { inputKey: "q" })).fingerprint;
+    expect(await fingerprint('{"q":"a"}')).toBe(await fingerprint('{ "q": "a" }\r\n'));
+    expect(await fingerprint('{"q":"a"}')).not.toBe(await fingerprint('{"q":"b"}'));
   });
 });
 
 describe("bytes", () => {
   // Case J1.
-  test("line separators of other alphabets, emoji, CRLF, a BOM and a missing last newline are data or harmless", () => {
+  test("line separators of other alphabets, emoji, CRLF, a BOM, no last newline are data or harmless", async () => {
     const text = "a\u2028b\u2029c\u0085d \u{1f600} é";
     const lines = `\ufeff{"q":"${text}"}\r\n\n{"q":"x\\u000by"}\r\n{"q":"last"}`;
-    const rows = read(lines);
+    const rows = await read(lines);
     expect(rows.map((row) => row.messages[0]!.content)).toEqual([text, "x\u000by", "last"]);
     expect(rows.map((row) => row.id)).toEqual(["rows:1", "rows:3", "rows:4"]);
   });
@@ -77,42 +79,42 @@ describe("bytes", () => {
     ["a leading zero", '{"q":"a","x":01}', "expected ',' or '}', found \"1\""],
     ["a trailing comma", '{"q":"a",}', 'expected a string, found "}"'],
     ["a bad escape", '{"q":"\\x41"}', "the escape \\x is not JSON"],
-  ])("%s is an error with file and line", (_, line, message) => {
-    const error = errorOf(() => read(`{"q":"fine"}\n${line}\n`));
+  ])("%s is an error with file and line", async (_, line, message) => {
+    const error = await errorOf(read(`{"q":"fine"}\n${line}\n`));
     expect(error.position).toEqual({ file: join(folder, "rows.jsonl"), line: 2 });
     expect(error.message).toContain(message);
-    expect(error.exitCode).toBe(ExitCode.usage);
   });
 
-  test("bytes that are not UTF-8 are an error with their line", () => {
+  test("bytes that are not UTF-8 are an error with their line", async () => {
     const bytes = Buffer.concat([Buffer.from('{"q":"a"}\n{"q":"'), Buffer.from([0xff, 0xfe]), Buffer.from('"}\n')]);
-    expect(errorOf(() => read(bytes)).format()).toContain("rows.jsonl:2 not a row: its bytes are not UTF-8");
+    expect((await errorOf(read(bytes))).format()).toContain("rows.jsonl:2 not a row: its bytes are not UTF-8");
   });
 
   // Case J1: what JSON.parse, an independent reader, makes of a row.
-  test("any JSON object comes back equal", () => {
-    fc.assert(
-      fc.property(
+  test("any JSON object comes back equal", async () => {
+    await fc.assert(
+      fc.asyncProperty(
         fc.dictionary(fc.string({ unit: "grapheme" }), fc.jsonValue({ noUnicodeString: false })),
-        (fields) => {
+        async (fields) => {
           const text = JSON.stringify({ ...fields, q: "x" });
           fc.pre(!/\\u[dD][89a-fA-F]/.test(text));
           const integers = text.match(/-?\d{16,}/g);
           fc.pre(!integers?.some((source) => BigInt(source) !== BigInt(Number(source))));
-          expect(read(text)[0]!.fields).toEqual(JSON.parse(text));
+          expect((await read(text))[0]!.fields).toEqual(JSON.parse(text));
         },
       ),
     );
   });
 
   // Case J5.
-  test("a tool call's 1.0 and 1e-07 keep their text", () => {
+  test("a tool call's 1.0 and 1e-07 keep their text", async () => {
     const call = (input: string) => `{"function":{"name":"f","arguments":${input}}}`;
     const line = (input: string) => `{"q":[{"role":"assistant","content":null,"tool_calls":[${call(input)}]}]}`;
-    const argumentsOf = (input: string) => read(line(input))[0]!.messages[0]!.tool_calls![0]!.function.arguments;
-    expect(argumentsOf('{"x":1.0,"y":[1e-07, "a, b"]}')).toBe('{"x": 1.0, "y": [1e-07, "a, b"]}');
-    expect(argumentsOf('"{\\"x\\":1.0}"')).toBe('{"x":1.0}');
-    expect(argumentsOf('{"x":1,"y":0.5}')).toEqual({ x: 1, y: 0.5 });
+    const argumentsOf = async (input: string) =>
+      (await read(line(input)))[0]!.messages[0]!.tool_calls![0]!.function.arguments;
+    expect(await argumentsOf('{"x":1.0,"y":[1e-07, "a, b"]}')).toBe('{"x": 1.0, "y": [1e-07, "a, b"]}');
+    expect(await argumentsOf('"{\\"x\\":1.0}"')).toBe('{"x":1.0}');
+    expect(await argumentsOf('{"x":1,"y":0.5}')).toEqual({ x: 1, y: 0.5 });
   });
 });
 
@@ -137,39 +139,96 @@ describe("bad rows", () => {
     ["no content", '{"q":[{"role":"user"}]}', "message 0: neither content nor tool_calls"],
     ["content parts", '{"q":[{"role":"user","content":[]}]}', "content must be a text or null, it is a list"],
     ["a broken call", '{"q":[{"role":"assistant","tool_calls":[{}]}]}', "tool_calls must be a list of {function"],
-  ])("%s", (_, line, message) => {
-    const error = errorOf(() => read(`{"q":"fine"}\n${line}`));
+  ])("%s", async (_, line, message) => {
+    const error = await errorOf(read(`{"q":"fine"}\n${line}`));
     expect(error.position).toEqual({ file: join(folder, "rows.jsonl"), line: 2 });
     expect(error.message).toContain(message);
   });
 
   // Case J3.
-  test("the options are named as the recipe calls them", () => {
-    const optionNames = { path: "eval.dataset", labelKey: "eval.label_key" };
-    const wanted = { labelKey: "answer", optionNames };
-    expect(errorOf(() => read('{"q":"a"}', wanted)).message).toContain('"answer", which eval.label_key names');
-    expect(errorOf(() => read("", wanted)).format()).toContain("rows.jsonl eval.dataset: this file is empty");
-    expect(errorOf(() => read('{"q":"a","r":""}', { outputKey: "r" })).message).toContain("it is empty");
+  test("the options are named as the recipe calls them", async () => {
+    const wanted = { labelKey: "answer", option: "eval.dataset" };
+    expect((await errorOf(read('{"q":"a"}', wanted))).message).toContain('"answer", which data.label_key names');
+    expect((await errorOf(read("", wanted))).format()).toContain("rows.jsonl eval.dataset: this file is empty");
+    expect((await errorOf(read('{"q":"a","r":""}', { outputKey: "r" }))).message).toContain("it is empty");
   });
 
   // Case J3.
-  test("a file that is absent, a directory, blank, of another kind or cut off", () => {
-    const of = (path: string) => errorOf(() => readDataset(path, { inputKey: "q" })).format();
-    expect(of(join(folder, "absent.jsonl"))).toContain("absent.jsonl data.prompt_dataset: this file does not exist");
+  test("a file that is absent, a directory, blank, of another kind or cut off", async () => {
+    const of = async (path: string) => (await errorOf(readDataset(path, { inputKey: "q" }))).format();
+    expect(await of(join(folder, "absent.jsonl"))).toContain(
+      "absent.jsonl data.prompt_dataset: this file does not exist",
+    );
     mkdirSync(join(folder, "directory.jsonl"));
-    expect(of(join(folder, "directory.jsonl"))).toContain("data.prompt_dataset: this is a directory");
-    expect(of(write("q", "rows.csv"))).toContain(".csv is not a format that is read here");
-    expect(of(write("\n \n"))).toContain("this file holds no row");
-    expect(of(write('[\n{"q":"a"},\n{"q":', "cut.json"))).toContain("cut.json:3 not a row: the JSON is cut off");
-    expect(of(write('{"q":"a"}', "object.json"))).toContain("object.json:1 not a row: expected a list");
-    expect(of(write("[]", "none.json"))).toContain("none.json data.prompt_dataset: this file holds no row");
+    expect(await of(join(folder, "directory.jsonl"))).toContain("data.prompt_dataset: this is a directory");
+    expect(await of(write("q", "rows.tsv"))).toContain(".tsv is not a format that is read here");
+    expect(await of(write("\n \n"))).toContain("this file holds no row");
+    expect(await of(write('[\n{"q":"a"},\n{"q":', "cut.json"))).toContain("cut.json:3 not a row: the JSON is cut off");
+    expect(await of(write('{"q":"a"}', "object.json"))).toContain("object.json:1 not a row: expected a list");
+    expect(await of(write("[]", "none.json"))).toContain("none.json data.prompt_dataset: this file holds no row");
   });
 
-  test("the first ten are reported at once", () => {
-    const error = errorOf(() => read(Array.from({ length: 13 }, () => "{}").join("\n")));
+  test("one mistake in many rows is said once", async () => {
+    expect((await errorOf(read('{"x":1}\n{"q":"a"}\n{"x":2}'))).format()).toContain(
+      'rows.jsonl:1 no column "q", which data.input_key names; columns here: x; so in 2 rows',
+    );
+  });
+
+  test("the first ten are reported at once", async () => {
+    const error = await errorOf(read(Array.from({ length: 13 }, (_, i) => `{"x${i}":1}`).join("\n")));
     expect(error.message.split("\n")).toHaveLength(12);
     expect(error.message).toContain("13 rows cannot be used:");
     expect(error.message).toContain("rows.jsonl:10 no column");
     expect(error.message).toContain("and 3 more");
+  });
+});
+
+describe("several files", () => {
+  const make = (name: string, content: string) => {
+    mkdirSync(join(folder, name, ".."), { recursive: true });
+    return write(content, name);
+  };
+  const idsOf = async (paths: string[]) => (await readDataset(paths, { inputKey: "q" })).rows.map(({ id }) => id);
+  const a = make("one/a.jsonl", '{"q":"a1"}\n{"q":"a2"}\n{"q":"a3"}');
+  const b = make("one/b.csv", "q\nb1\nb2\n");
+
+  test("lie one after another, each with at most max_samples rows", async () => {
+    const { rows, mixture } = await readDataset([a, b], { inputKey: "q", maxSamples: 2, weights: [1, 3] });
+    expect(rows.map(({ id, messages }) => [id, messages[0]!.content])).toEqual([
+      ["a:1", "a1"],
+      ["a:2", "a2"],
+      ["b:1", "b1"],
+      ["b:2", "b2"],
+    ]);
+    expect(mixture).toEqual({ sizes: [2, 2], weights: [1, 3] });
+    expect((await readDataset(a, { inputKey: "q" })).mixture).toEqual({ sizes: [3], weights: null });
+  });
+
+  test("have ids of their own where they are called alike", async () => {
+    const other = make("two/a.jsonl", '{"q":"c"}');
+    expect(await idsOf([other, b])).toEqual(["a:1", "b:1", "b:2"]);
+    expect(await idsOf([other, a])).toEqual(["two/a.jsonl:1", "one/a.jsonl:1", "one/a.jsonl:2", "one/a.jsonl:3"]);
+    expect(await idsOf([make("one/b.json", '[{"q":"x"}]'), b])).toEqual(["b.json:1", "b.csv:1", "b.csv:2"]);
+  });
+
+  test("share one fingerprint: their order and weights count", async () => {
+    const fingerprint = async (paths: string[], weights: number[] | null = null) =>
+      (await readDataset(paths, { inputKey: "q", weights })).fingerprint;
+    const all = [fingerprint([a]), fingerprint([a, b]), fingerprint([b, a]), fingerprint([a, b], [1, 2])];
+    expect(new Set([...(await Promise.all(all)), await fingerprint([a, b], [2, 1])]).size).toBe(5);
+  });
+
+  // Case J3.
+  test("are all looked at before the error is given", async () => {
+    const paths = [join(folder, "absent.jsonl"), make("bad.csv", "x\n1\n"), a, make("bad.json", '[{"q":3},{"q":[]}]')];
+    const error = await errorOf(readDataset(paths, { inputKey: "q" }));
+    expect(error.format().replaceAll(`${folder}/`, "").split("\n")).toEqual([
+      "absent.jsonl data.prompt_dataset: this file does not exist",
+      "  fix: the path is taken relative to the recipe's folder",
+      'bad.csv:2 no column "q", which data.input_key names; columns here: x',
+      "bad.json:1 2 rows cannot be used:",
+      "    bad.json:1 q (data.input_key) must be a text or a list of messages, it is a number",
+      "    bad.json:1 q (data.input_key) is an empty conversation",
+    ]);
   });
 });

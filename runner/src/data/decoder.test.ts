@@ -49,7 +49,10 @@ describe("readDecoder", () => {
       numHeads: 2,
       numKvHeads: 1,
       headDim: 8,
-      ropeTheta: 1000000,
+      // 1e6 ** (-i / 4)
+      inverseFrequencies: [1, Math.fround(10 ** -1.5), Math.fround(1e-3), Math.fround(10 ** -4.5)],
+      ropeScale: 1,
+      windows: [0, 0],
       rmsNormEps: 1e-6,
       tieWordEmbeddings: true,
       qkNorm: true,
@@ -59,7 +62,8 @@ describe("readDecoder", () => {
   it("reads what transformers 4 wrote, and counts the parameters Qwen states", () => {
     const { config, units, family } = readDecoder(qwen3Published, "config.json");
     expect(family).toBe("qwen3");
-    expect(config.ropeTheta).toBe(1000000);
+    expect(config.inverseFrequencies).toHaveLength(64);
+    expect(config.inverseFrequencies[32]).toBe(Math.fround(1e-3));
     expect(units.map(({ kind }) => kind)).toEqual(["embedding", ...Array(28).fill("layer"), "head"]);
     const sizes = units.flatMap(({ parameters }) => parameters.map(({ shape }) => shape.reduce((a, b) => a * b)));
     // 596,049,920: the total of the published checkpoint's safetensors without the tied head.
@@ -89,29 +93,65 @@ describe("readDecoder", () => {
     expect(units[0]!.parameters[0]!.init).toEqual({ kind: "normal", std: 0.5 });
   });
 
+  it("has the windows of the layers that are named, else of the last ones", () => {
+    const windows = (changes: Record<string, unknown>) =>
+      readDecoder({ ...qwen3, sliding_window: 5, ...changes }, "config.json").config.windows;
+    const named = { layer_types: ["sliding_attention", "full_attention"] };
+    expect(windows({ ...named, use_sliding_window: true })).toEqual([5, 0]);
+    const byPlace = { layer_types: undefined, use_sliding_window: true, max_window_layers: 1 };
+    expect(windows(byPlace)).toEqual([0, 5]);
+    expect(windows({ ...byPlace, use_sliding_window: false })).toEqual([0, 0]);
+    expect(windows({ ...byPlace, sliding_window: null })).toEqual([0, 0]);
+    expect(windows({ ...byPlace, model_type: "llama" })).toEqual([0, 0]);
+  });
+
+  it("has the biases and the head size of each family", () => {
+    const roles = (changes: Record<string, unknown>) => {
+      const { units, config } = readDecoder({ ...qwen3, head_dim: undefined, ...changes }, "config.json");
+      const biases = units[1]!.parameters.filter(({ role }) => role.endsWith("_bias"));
+      return [config.headDim, config.qkNorm, biases.map(({ role }) => role).join(" ")];
+    };
+    expect(roles({})).toEqual([128, true, ""]);
+    expect(roles({ attention_bias: true })).toEqual([128, true, "q_bias k_bias v_bias o_bias"]);
+    expect(roles({ model_type: "qwen2" })).toEqual([8, false, "q_bias k_bias v_bias"]);
+    expect(roles({ model_type: "llama" })).toEqual([8, false, ""]);
+    expect(roles({ model_type: "llama", mlp_bias: true })).toEqual([8, false, "gate_bias up_bias down_bias"]);
+    const { units } = readDecoder({ ...qwen3, model_type: "qwen2" }, "config.json");
+    expect(units[1]!.parameters.map(({ role }) => role).join(" ")).toBe(
+      "input_norm q q_bias k k_bias v v_bias o post_norm gate up down",
+    );
+    expect(units[2]!.parameters.find(({ role }) => role === "k_bias")).toEqual({
+      role: "k_bias",
+      name: "model.layers.1.self_attn.k_proj.bias",
+      shape: [8],
+      init: { kind: "normal", std: 0 },
+      decay: false,
+    });
+  });
+
   it.each([
-    [{ model_type: "llama" }, 'model_type is "llama"; supported: qwen3'],
-    [{ model_type: undefined }, "model_type is undefined; supported: qwen3"],
-    [{ model_type: "toString" }, 'model_type is "toString"; supported: qwen3'],
+    [{ model_type: "gemma" }, 'model_type is "gemma"; supported: llama, qwen2, qwen3'],
+    [{ model_type: undefined }, "model_type is undefined; supported: llama, qwen2, qwen3"],
+    [{ model_type: "toString" }, 'model_type is "toString"; supported: llama, qwen2, qwen3'],
     [{ hidden_act: "gelu" }, 'hidden_act is "gelu", which is not supported: only silu'],
-    [{ attention_bias: true }, "attention_bias is true, which is not supported: only attention without biases"],
     [
-      { rope_parameters: { rope_type: "yarn", rope_theta: 1e6 } },
-      'rope scaling of kind "yarn", which is not supported: only default rotary embeddings',
+      { rope_parameters: { rope_type: "dynamic", factor: 2 } },
+      'rope scaling of kind "dynamic", which is not supported: only default, linear, llama3, yarn',
     ],
     [
-      { rope_parameters: undefined, rope_scaling: { type: "linear", factor: 2 } },
-      'rope scaling of kind "linear", which is not supported: only default rotary embeddings',
+      { layer_types: ["full_attention", "chunked_attention"] },
+      'a layer is of type "chunked_attention", which is not supported: only full or sliding',
     ],
+    [{ layer_types: ["full_attention"] }, "layer_types names 1 layers of 2"],
     [
       { layer_types: ["full_attention", "sliding_attention"] },
-      "some layers use a sliding window, which is not supported: only full attention",
+      "layer_types names sliding_attention, but use_sliding_window is not true",
     ],
     [
-      { layer_types: undefined, use_sliding_window: true },
-      "some layers use a sliding window, which is not supported: only full attention",
+      { layer_types: undefined, use_sliding_window: true, max_window_layers: 0, sliding_window: 0.5 },
+      "sliding_window is 0.5; it must be a positive integer",
     ],
-    [{ head_dim: undefined }, "head_dim is missing; it must be a positive integer"],
+    [{ vocab_size: undefined }, "vocab_size is missing; it must be a positive integer"],
     [{ hidden_size: 16.5 }, "hidden_size is 16.5; it must be a positive integer"],
     [{ num_hidden_layers: 0 }, "num_hidden_layers is 0; it must be a positive integer"],
     [{ rms_norm_eps: "small" }, 'rms_norm_eps is "small"; it must be a positive number'],

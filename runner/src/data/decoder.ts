@@ -1,6 +1,8 @@
 /** Reads a Hugging Face `config.json` into what the native core runs: numbers, and the units with their tensors. */
 import type { DecoderConfig, ParameterDescription, ParameterInit, UnitDescription } from "molt-native";
 import { usageError } from "../errors.ts";
+import { type Config, positive, unsupported } from "./config-json.ts";
+import { readRope } from "./rope.ts";
 
 export interface Decoder {
   /** The `model_type`. */
@@ -9,41 +11,47 @@ export interface Decoder {
   units: UnitDescription[];
 }
 
-type Config = Record<string, unknown>;
-
-/** What sets one family of decoders apart: a description, which the same code reads. */
+/** What sets one family of decoders apart; the same code reads them all. */
 interface Family {
   qkNorm: boolean;
-  embed: string;
-  /** Prefix of layer N's tensors; `{}` stands for N. */
-  layerPrefix: string;
-  /** Role → tensor, below the layer's prefix, in the unit's order. */
-  layer: Record<string, string>;
-  norm: string;
-  head: string;
+  /** Roles of the projections that have a bias. */
+  biases: (config: Config) => string[];
+  /** Where the file has none; else the hidden size over the heads. */
+  headDim?: number;
+  slidingWindows: boolean;
 }
 
+const attention = ["q", "k", "v", "o"];
+const mlp = ["gate", "up", "down"];
+
 const families: Record<string, Family> = {
+  llama: {
+    qkNorm: false,
+    biases: (config) => [...(config.attention_bias ? attention : []), ...(config.mlp_bias ? mlp : [])],
+    slidingWindows: false,
+  },
+  qwen2: { qkNorm: false, biases: () => ["q", "k", "v"], slidingWindows: true },
   qwen3: {
     qkNorm: true,
-    embed: "model.embed_tokens.weight",
-    layerPrefix: "model.layers.{}.",
-    layer: {
-      input_norm: "input_layernorm.weight",
-      q: "self_attn.q_proj.weight",
-      k: "self_attn.k_proj.weight",
-      v: "self_attn.v_proj.weight",
-      q_norm: "self_attn.q_norm.weight",
-      k_norm: "self_attn.k_norm.weight",
-      o: "self_attn.o_proj.weight",
-      post_norm: "post_attention_layernorm.weight",
-      gate: "mlp.gate_proj.weight",
-      up: "mlp.up_proj.weight",
-      down: "mlp.down_proj.weight",
-    },
-    norm: "model.norm.weight",
-    head: "lm_head.weight",
+    biases: (config) => (config.attention_bias ? attention : []),
+    headDim: 128,
+    slidingWindows: true,
   },
+};
+
+/** Role → module below `model.layers.N.`, in the unit's order. */
+const layerModules = {
+  input_norm: "input_layernorm",
+  q: "self_attn.q_proj",
+  k: "self_attn.k_proj",
+  v: "self_attn.v_proj",
+  q_norm: "self_attn.q_norm",
+  k_norm: "self_attn.k_norm",
+  o: "self_attn.o_proj",
+  post_norm: "post_attention_layernorm",
+  gate: "mlp.gate_proj",
+  up: "mlp.up_proj",
+  down: "mlp.down_proj",
 };
 
 /** `file` is named in errors. Refuses what the native core would compute otherwise than the model's authors did. */
@@ -57,17 +65,24 @@ export function readDecoder(configJson: Config, file: string): Decoder {
       fix: "take a model of a supported family",
     });
   }
-  refuseVariants(configJson, file);
-  const count = (key: string) => positive(configJson, key, file, Number.isInteger);
+  const act = configJson.hidden_act ?? "silu";
+  if (act !== "silu") unsupported(`hidden_act is ${JSON.stringify(act)}`, "only silu", file);
+  const count = (key: string, otherwise?: number) =>
+    positive({ ...configJson, [key]: configJson[key] ?? otherwise }, key, file, Number.isInteger);
+  const [hiddenSize, numHeads, numLayers] = ["hidden_size", "num_attention_heads", "num_hidden_layers"].map((key) =>
+    count(key),
+  ) as [number, number, number];
+  const headDim = count("head_dim", description.headDim ?? Math.floor(hiddenSize / numHeads));
   const config: DecoderConfig = {
     vocabSize: count("vocab_size"),
-    hiddenSize: count("hidden_size"),
+    hiddenSize,
     intermediateSize: count("intermediate_size"),
-    numLayers: count("num_hidden_layers"),
-    numHeads: count("num_attention_heads"),
-    numKvHeads: count("num_key_value_heads"),
-    headDim: count("head_dim"),
-    ropeTheta: ropeTheta(configJson, file),
+    numLayers,
+    numHeads,
+    numKvHeads: count("num_key_value_heads", numHeads),
+    headDim,
+    ...readRope(configJson, headDim, file),
+    windows: description.slidingWindows ? readWindows(configJson, numLayers, file) : Array(numLayers).fill(0),
     rmsNormEps: positive({ rms_norm_eps: 1e-6, ...configJson }, "rms_norm_eps", file),
     tieWordEmbeddings: configJson.tie_word_embeddings === true,
     qkNorm: description.qkNorm,
@@ -80,56 +95,45 @@ export function readDecoder(configJson: Config, file: string): Decoder {
       fix: "make the query heads a multiple of the key/value heads, and head_dim even",
     });
   }
-  return { family, config, units: describeUnits(config, description) };
+  return { family, config, units: describeUnits(config, description.biases(configJson)) };
 }
 
-function positive(config: Config, key: string, file: string, holds: (value: number) => boolean = Number.isFinite) {
-  const value = config[key];
-  if (typeof value === "number" && holds(value) && value > 0) return value;
-  const found = value === undefined ? "is missing" : `is ${JSON.stringify(value)}`;
-  const wanted = holds === Number.isInteger ? "a positive integer" : "a positive number";
-  throw usageError(`${key} ${found}; it must be ${wanted}`, { position: { file } });
+/** The window of each layer, 0 where it attends to everything. The last layers have it, where none are named. */
+function readWindows(config: Config, numLayers: number, file: string): number[] {
+  const last = typeof config.max_window_layers === "number" ? config.max_window_layers : 28;
+  const byPlace = Array.from({ length: numLayers }, (_, i) =>
+    config.use_sliding_window === true && config.sliding_window !== null && i >= last
+      ? "sliding_attention"
+      : "full_attention",
+  );
+  const kinds: unknown[] = Array.isArray(config.layer_types) ? config.layer_types : byPlace;
+  if (kinds.length !== numLayers)
+    throw usageError(`layer_types names ${kinds.length} layers of ${numLayers}`, { position: { file } });
+  const other = kinds.find((kind) => kind !== "sliding_attention" && kind !== "full_attention");
+  if (other !== undefined) unsupported(`a layer is of type ${JSON.stringify(other)}`, "only full or sliding", file);
+  if (!kinds.includes("sliding_attention")) return Array(numLayers).fill(0);
+  if (config.use_sliding_window !== true)
+    throw usageError("layer_types names sliding_attention, but use_sliding_window is not true", { position: { file } });
+  const window = positive({ sliding_window: 4096, ...config }, "sliding_window", file, Number.isInteger);
+  return kinds.map((kind) => (kind === "sliding_attention" ? window : 0));
 }
 
-/** transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 `rope_parameters`. */
-function ropeTheta(config: Config, file: string): number {
-  const parameters = (config.rope_parameters ?? config.rope_scaling ?? {}) as Config;
-  const kind = parameters.rope_type ?? parameters.type ?? "default";
-  if (kind !== "default")
-    unsupported(`rope scaling of kind ${JSON.stringify(kind)}`, "only default rotary embeddings", file);
-  return positive({ rope_theta: 10000, ...config, ...parameters }, "rope_theta", file);
-}
-
-function refuseVariants(config: Config, file: string): void {
-  const act = config.hidden_act ?? "silu";
-  if (act !== "silu") unsupported(`hidden_act is ${JSON.stringify(act)}`, "only silu", file);
-  if (config.attention_bias === true) unsupported("attention_bias is true", "only attention without biases", file);
-  const kinds = Array.isArray(config.layer_types) ? config.layer_types : [];
-  const sliding =
-    kinds.length > 0 ? kinds.some((kind) => kind !== "full_attention") : config.use_sliding_window === true;
-  if (sliding) unsupported("some layers use a sliding window", "only full attention", file);
-}
-
-function unsupported(what: string, instead: string, file: string): never {
-  throw usageError(`${what}, which is not supported: ${instead}`, { position: { file }, fix: "take another model" });
-}
-
-function describeUnits(config: DecoderConfig, family: Family): UnitDescription[] {
+function describeUnits(config: DecoderConfig, biases: string[]): UnitDescription[] {
   const { vocabSize: V, hiddenSize: H, numLayers } = config;
   // A tied embedding is also the head, and takes the head's scale: its logits would be too sharp at first otherwise.
   const headStd = 0.5 / Math.sqrt(H);
   const embedStd = config.tieWordEmbeddings ? headStd : 0.5;
-  const head: ParameterDescription[] = [norm("norm", family.norm, H)];
-  if (!config.tieWordEmbeddings) head.push(matrix("head", family.head, [V, H], headStd));
-  const layers = Array.from({ length: numLayers }, (_, index) => describeLayer(config, family, index));
+  const head: ParameterDescription[] = [norm("norm", "model.norm.weight", H)];
+  if (!config.tieWordEmbeddings) head.push(matrix("head", "lm_head.weight", [V, H], headStd));
+  const layers = Array.from({ length: numLayers }, (_, index) => describeLayer(config, biases, index));
   return [
-    { kind: "embedding", parameters: [matrix("embed", family.embed, [V, H], embedStd)] },
+    { kind: "embedding", parameters: [matrix("embed", "model.embed_tokens.weight", [V, H], embedStd)] },
     ...layers,
     { kind: "head", parameters: head },
   ];
 }
 
-function describeLayer(config: DecoderConfig, family: Family, index: number): UnitDescription {
+function describeLayer(config: DecoderConfig, biases: string[], index: number): UnitDescription {
   const { hiddenSize: H, intermediateSize: F, headDim: D, numHeads, numKvHeads, numLayers } = config;
   const shapes: Record<string, number[]> = {
     input_norm: [H],
@@ -144,15 +148,22 @@ function describeLayer(config: DecoderConfig, family: Family, index: number): Un
     up: [F, H],
     down: [H, F],
   };
-  const prefix = family.layerPrefix.replace("{}", String(index));
-  const parameters = Object.entries(family.layer).map(([role, suffix]) => {
+  const parameters = Object.entries(layerModules).flatMap(([role, module]): ParameterDescription[] => {
+    if (!config.qkNorm && (role === "q_norm" || role === "k_norm")) return [];
+    const name = `model.layers.${index}.${module}`;
     const shape = shapes[role]!;
-    if (shape.length === 1) return norm(role, prefix + suffix, shape[0]!);
+    if (shape.length === 1) return [norm(role, `${name}.weight`, shape[0]!)];
     // What adds to the residual stream starts smaller, so that the stream's variance does not grow with depth.
     const residual = role === "o" || role === "down" ? 1 / Math.sqrt(2 * numLayers) : 1;
-    return matrix(role, prefix + suffix, shape, residual / Math.sqrt(shape[1]!));
+    const weight = matrix(role, `${name}.weight`, shape, residual / Math.sqrt(shape[1]!));
+    return biases.includes(role) ? [weight, bias(`${role}_bias`, `${name}.bias`, shape[0]!)] : [weight];
   });
   return { kind: "layer", parameters };
+}
+
+/** Starts at 0. */
+function bias(role: string, name: string, size: number): ParameterDescription {
+  return { role, name, shape: [size], init: { kind: "normal", std: 0 }, decay: false };
 }
 
 function norm(role: string, name: string, size: number): ParameterDescription {

@@ -36,7 +36,64 @@ describe("epochOrder", () => {
   });
 });
 
+describe("epochOrder by weights", () => {
+  const sources = fc.array(fc.record({ size: fc.nat(40), weight: fc.double({ min: 1e-3, max: 1e3, noNaN: true }) }), {
+    minLength: 1,
+    maxLength: 5,
+  });
+
+  test("is a permutation whatever the sizes and weights, the same for one seed and epoch", () => {
+    fc.assert(
+      fc.property(sources, fc.nat(), fc.nat(3), (files, seed, epoch) => {
+        const mixture = { sizes: files.map(({ size }) => size), weights: files.map(({ weight }) => weight) };
+        const length = mixture.sizes.reduce((sum, size) => sum + size, 0);
+        const order = epochOrder(length, seed, epoch, mixture);
+        expect([...order].sort((a, b) => a - b)).toEqual(Array.from({ length }, (_, i) => i));
+        expect(epochOrder(length, seed, epoch, mixture)).toEqual(order);
+      }),
+    );
+  });
+
+  test("files come up by weight until one is used up, then the others go on", () => {
+    // 3 of 4 draws are of the first file: its 3000 rows last for about 4000 places.
+    const order = [...epochOrder(7000, 5, 0, { sizes: [3000, 4000], weights: [0.75, 0.25] })];
+    const ofFirst = order.map((row) => (row < 3000 ? 1 : 0));
+    const shareOf = (from: number, to: number) =>
+      ofFirst.slice(from, to).reduce<number>((sum, one) => sum + one, 0) / (to - from);
+    // Five standard deviations of 1000 draws at 3/4 are 0.068.
+    for (const from of [0, 1000, 2000]) expect(Math.abs(shareOf(from, from + 1000) - 0.75)).toBeLessThan(0.068);
+    const last = ofFirst.lastIndexOf(1);
+    // Five standard deviations of the 3000th success are 183 places.
+    expect(Math.abs(last - 4000)).toBeLessThan(183);
+  });
+
+  test("each file is shuffled by itself, anew each epoch", () => {
+    const mixture = { sizes: [500, 500], weights: [1, 1] };
+    const firstFile = (epoch: number) => [...epochOrder(1000, 5, epoch, mixture)].filter((row) => row < 500);
+    const inOrder = Array.from({ length: 500 }, (_, i) => i);
+    expect(firstFile(0)).not.toEqual(inOrder);
+    expect(firstFile(0)).not.toEqual(firstFile(1));
+    expect([...firstFile(0)].sort((a, b) => a - b)).toEqual(inOrder);
+  });
+
+  test("without weights all rows are shuffled together, as of one file", () => {
+    expect(epochOrder(9, 5, 2, { sizes: [4, 5], weights: null })).toEqual(epochOrder(9, 5, 2));
+  });
+});
+
 describe("PromptQueue", () => {
+  test("hands prompts out in the order of their mixture, each once an epoch, over a resume too", () => {
+    const mixture = { sizes: [2, 3], weights: [5, 1] };
+    const create = () => new PromptQueue({ promptIds, seed: 7, epochs: 2, maxAttempts: 3, mixture });
+    const order = [0, 1].flatMap((epoch) => [...epochOrder(5, 7, epoch, mixture)]);
+    const queue = create();
+    const first = Array.from({ length: 3 }, () => queue.next()!);
+    for (const prompt of first) queue.consume(prompt);
+    const resumed = create();
+    resumed.restore(queue.serialize());
+    expect([...first, ...drain(resumed)].map(({ index }) => index)).toEqual(order);
+  });
+
   test("hands out each prompt once an epoch, in that epoch's order", () => {
     const queue = makeQueue(2);
     const out = drain(queue);

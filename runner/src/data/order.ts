@@ -17,6 +17,15 @@ export interface PromptQueueOptions {
   epochs: number;
   /** A prompt given back this often is done. */
   maxAttempts: number;
+  mixture?: Mixture;
+}
+
+/** The files that the prompts come from, one file's after another's. */
+export interface Mixture {
+  /** Prompts of each file. */
+  sizes: number[];
+  /** How often each file is drawn, relative to the others; null shuffles all prompts together. */
+  weights: number[] | null;
 }
 
 /** Plain data for a checkpoint: prompts by their place in their epoch's order. */
@@ -64,13 +73,48 @@ export function makeRandomInteger(seed: number, stream: number): (bound: number)
   };
 }
 
-/** A permutation of `0..length`, another one each epoch: Fisher and Yates' shuffle. */
-export function epochOrder(length: number, seed: number, epoch: number): Int32Array {
-  const order = Int32Array.from({ length }, (_, i) => i);
+/**
+ * A permutation of `0..length`, another one each epoch. With weights every file is shuffled by itself, and each place
+ * takes the next prompt of a file drawn by weight among those that have some left: nothing is repeated or left out.
+ */
+export function epochOrder(length: number, seed: number, epoch: number, mixture?: Mixture): Int32Array {
   const randomInteger = makeRandomInteger(seed, epoch);
+  const sizes = mixture?.weights ? mixture.sizes : [length];
+  let first = 0;
+  const files = sizes.map((size, file) => {
+    const rest = shuffle(first, size, randomInteger);
+    first += size;
+    return { rest, weight: mixture?.weights?.[file] ?? 1 };
+  });
+  return files.length === 1 ? files[0]!.rest : interleave(files, length, randomInteger);
+}
+
+/** `first..first + length` by Fisher and Yates' shuffle. */
+function shuffle(first: number, length: number, randomInteger: (bound: number) => number): Int32Array {
+  const order = Int32Array.from({ length }, (_, i) => first + i);
   for (let i = length - 1; i > 0; i--) {
     const j = randomInteger(i + 1);
     [order[i], order[j]] = [order[j]!, order[i]!];
+  }
+  return order;
+}
+
+function interleave(
+  files: { rest: Int32Array; weight: number }[],
+  length: number,
+  randomInteger: (bound: number) => number,
+): Int32Array {
+  const order = new Int32Array(length);
+  for (let place = 0; place < length; place++) {
+    const open = files.filter(({ rest }) => rest.length > 0);
+    const total = open.reduce((sum, { weight }) => sum + weight, 0);
+    let left = (randomInteger(2 ** 32) / 2 ** 32) * total;
+    let drawn = 0;
+    // Rounding may leave a crumb beyond the last one.
+    while (left >= open[drawn]!.weight && drawn < open.length - 1) left -= open[drawn++]!.weight;
+    const file = open[drawn]!;
+    order[place] = file.rest[0]!;
+    file.rest = file.rest.subarray(1);
   }
   return order;
 }
@@ -199,7 +243,7 @@ export class PromptQueue {
   }
 
   private beginEpoch(number: number): Epoch {
-    const epoch = new Epoch(epochOrder(this.length, this.options.seed, number));
+    const epoch = new Epoch(epochOrder(this.length, this.options.seed, number, this.options.mixture));
     this.epochs.set(number, epoch);
     this.lastEpoch = number;
     return epoch;

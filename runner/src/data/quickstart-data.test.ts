@@ -4,16 +4,18 @@ import { expect, test } from "vitest";
 import type { Row } from "../agents/types.ts";
 import { readDataset } from "./dataset.ts";
 
-const read = (name: string, labelKey: string) => {
+const read = async (name: string, labelKey: string) => {
   const path = fileURLToPath(new URL(`../../../recipes/quickstart/${name}.jsonl`, import.meta.url));
-  return readDataset(path, { inputKey: "prompt", labelKey }).rows;
+  return (await readDataset(path, { inputKey: "prompt", labelKey })).rows;
 };
 const promptOf = (row: Row) => row.messages[0]!.content!;
 const digitsOf = (row: Row) => [...promptOf(row).replace("sort ", "")];
 const isHeldOut = (row: Row) => crc32(promptOf(row)) % 10 === 0;
 
-test("the quickstart's rows: held-out prompts are in neither of the others, labels are the digits in order", () => {
-  const [warmup, prompts, heldout] = [read("warmup", "reply"), read("prompts", "label"), read("heldout", "label")];
+test("the quickstart's rows: held-out prompts are in none of the others, labels are digits in order", async () => {
+  const warmup = await read("warmup", "reply");
+  const prompts = await read("prompts", "label");
+  const heldout = await read("heldout", "label");
   expect([warmup, prompts, heldout].map((rows) => rows.length)).toEqual([1000, 4800, 192]);
   expect(heldout.every(isHeldOut)).toBe(true);
   expect([...warmup, ...prompts].some(isHeldOut)).toBe(false);

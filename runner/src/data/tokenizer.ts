@@ -81,13 +81,13 @@ export class Tokenizer {
     return encodings.map((encoding) => encoding.getIds());
   }
 
-  /** Special tokens are kept. */
+  /** Special tokens are kept, unless they are to be skipped. */
   decode(ids: number[]): Promise<string> {
     return this.native.decode(ids, false);
   }
 
-  decodeBatch(ids: number[][]): Promise<string[]> {
-    return this.native.decodeBatch(ids, false);
+  decodeBatch(ids: number[][], skipSpecial = false): Promise<string[]> {
+    return this.native.decodeBatch(ids, skipSpecial);
   }
 
   idOf(token: string): number | null {

@@ -52,6 +52,11 @@ const connectionsPerEngine = 1024;
  */
 export class EngineClient {
   private readonly pools = new Map<string, Pool>();
+  /** An engine that asks for a key, ours or vLLM's, gets the environment's. */
+  private readonly authorization: Record<string, string> = process.env.MOLT_API_KEY
+    ? { authorization: `Bearer ${process.env.MOLT_API_KEY}` }
+    : {};
+  private readonly jsonHeaders = { ...this.authorization, "content-type": "application/json" };
 
   /** Token ids in; token ids with log-probabilities and policy versions out. */
   async generate(url: string, request: GenerateRequest, options: CallOptions): Promise<GenerateResult> {
@@ -149,7 +154,7 @@ export class EngineClient {
         method: call.method,
         path: call.path,
         body: call.body,
-        headers: call.body === undefined ? undefined : jsonHeaders,
+        headers: call.body === undefined ? this.authorization : this.jsonHeaders,
         signal: controller.signal,
       });
       const text = await body.text();
@@ -185,8 +190,6 @@ interface Call {
   /** As errors call it; the route without. */
   what?: string;
 }
-
-const jsonHeaders = { "content-type": "application/json" };
 
 /** vLLM's errors are `{"error": {"message"}}`; whatever else answers is quoted. */
 function errorMessage(text: string): string {

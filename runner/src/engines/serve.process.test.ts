@@ -67,6 +67,15 @@ describe("molt-runner serve", () => {
     }
   });
 
+  it("samples in bf16 near what the trainer gives in float32", async () => {
+    const fleet = await startFleet(1, ["--dtype", "bf16"]);
+    await model.initialize(11);
+    const result = await generate(fleet, 1);
+    const gaps = [...(await scoreByTrainer(1, result, 1))].map((score, i) => Math.abs(score - result.logprobs[i]!));
+    expect(Math.max(...gaps)).toBeLessThan(0.1);
+    expect(Math.max(...gaps)).toBeGreaterThan(1e-4); // it is bf16 that ran
+  });
+
   it("samples the same under a seed, whatever else is in the batch and however few pages there are", async () => {
     const roomy = await startFleet(1);
     const cramped = await startFleet(1, ["--page-size", "4", "--cache-tokens", "96"]);

@@ -3,7 +3,7 @@ import type { FastifyInstance } from "fastify";
 import { afterEach, describe, expect, it } from "vitest";
 import { EngineClient } from "./client.ts";
 import { Scheduler } from "./embedded/scheduler.ts";
-import { buildServer } from "./embedded/server.ts";
+import { buildServer, defaultLimits } from "./embedded/server.ts";
 import { WeightUpdates } from "./embedded/weight-updates.ts";
 import { ScriptedSampler } from "./fixtures/scripted-sampler.ts";
 import { EngineRouter } from "./router.ts";
@@ -59,7 +59,9 @@ class Engine {
     this.scheduler.version = "0";
     const updates = new WeightUpdates(this.sampler, this.scheduler, units, async () => ({ close() {} }) as never);
     const model = { name: "m", root: "m", vocabSize: 50, maxModelLen: 40, eosTokenIds: [] };
-    this.app = buildServer({ scheduler: this.scheduler, updates, model, seed: 0, version: "0" });
+    const loadTokenizer = () => Promise.reject(new Error("no tokenizer"));
+    const rest = { loadTokenizer, seed: 0, version: "0", apiKey: null, limits: defaultLimits };
+    this.app = buildServer({ scheduler: this.scheduler, updates, model, ...rest });
     this.sampler.onReceive = async () => {
       await ranks.takePart();
       this.sampler.salt = ranks.salt;

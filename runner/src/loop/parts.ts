@@ -65,6 +65,7 @@ export async function startSampling(
   const { engine, data, rollout, run, train } = recipe;
   const limits = {
     "--max-model-len": data.max_len,
+    "--dtype": engine.dtype,
     "--max-num-seqs": engine.max_num_seqs,
     "--page-size": engine.page_size,
     ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
@@ -108,10 +109,10 @@ export async function stopSampling({ agents, fleet }: Sampling): Promise<void> {
 }
 
 /** The held-out rows; null without `eval.dataset`. */
-export function readEvalRows({ data, eval: evaluation }: Recipe): Row[] | null {
+export async function readEvalRows({ data, eval: evaluation }: Recipe): Promise<Row[] | null> {
   if (evaluation.dataset === null) return null;
-  const optionNames = { path: "eval.dataset" };
-  return readDataset(evaluation.dataset, { inputKey: data.input_key, labelKey: data.label_key, optionNames }).rows;
+  const options = { inputKey: data.input_key, labelKey: data.label_key, option: "eval.dataset" };
+  return (await readDataset(evaluation.dataset, options)).rows;
 }
 
 export function evalProfiles({ eval: evaluation, rollout }: Recipe): EvalProfile[] {

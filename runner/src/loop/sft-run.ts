@@ -1,7 +1,7 @@
 /** Supervised training on demonstrations: the ranks without engines or agents. */
 import { readDataset } from "../data/dataset.ts";
 import { encodeDemonstration } from "../data/demonstration.ts";
-import { epochOrder } from "../data/order.ts";
+import { epochOrder, type Mixture } from "../data/order.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { RunnerError } from "../errors.ts";
 import type { Arithmetic, Recipe } from "../recipe/index.ts";
@@ -24,11 +24,11 @@ export interface SftRunOptions {
 export async function sftRun(options: SftRunOptions): Promise<"completed" | "interrupted"> {
   const { recipe, directory, log, interrupted } = options;
   const folder = readPolicyFolder(recipe);
-  const rows = await phase(
+  const demonstrations = await phase(
     log,
     "read",
-    () => readRows(recipe),
-    (read) => `${read.length} demonstrations`,
+    () => readDemonstrations(recipe),
+    ({ rows }) => `${rows.length} demonstrations`,
   );
   const ranks = await phase(log, "start", () =>
     RankGroup.start({
@@ -38,7 +38,7 @@ export async function sftRun(options: SftRunOptions): Promise<"completed" | "int
     }),
   );
   try {
-    await phase(log, "train", () => trainRows(options, ranks, rows));
+    await phase(log, "train", () => trainRows(options, ranks, demonstrations));
     if (interrupted.aborted) return "interrupted";
     await phase(log, "export", async () => {
       await exportModel(ranks, folder.path, directory.export);
@@ -50,9 +50,15 @@ export async function sftRun(options: SftRunOptions): Promise<"completed" | "int
   }
 }
 
-async function readRows({ data, actor }: Recipe): Promise<SftRow[]> {
-  const columns = { inputKey: data.input_key, outputKey: data.output_key, maxSamples: data.max_samples };
-  const { rows } = readDataset(data.prompt_dataset!, columns);
+interface Demonstrations {
+  rows: SftRow[];
+  mixture: Mixture;
+}
+
+async function readDemonstrations({ data, actor }: Recipe): Promise<Demonstrations> {
+  const columns = { inputKey: data.input_key, outputKey: data.output_key };
+  const options = { ...columns, maxSamples: data.max_samples, weights: data.prompt_probs };
+  const { rows, mixture } = await readDataset(data.prompt_dataset!, options);
   const tokenizer = await Tokenizer.load(actor.model_name_or_path, { chatTemplate: data.chat_template });
   const encoded = await Promise.all(
     rows.map(async ({ id, messages }) => ({ id, ...(await encodeDemonstration(tokenizer, messages)) })),
@@ -63,14 +69,14 @@ async function readRows({ data, actor }: Recipe): Promise<SftRow[]> {
       fix: "raise data.max_len, or leave the row out",
     });
   }
-  return encoded;
+  return { rows: encoded, mixture };
 }
 
-async function trainRows(options: SftRunOptions, ranks: RankGroup, rows: SftRow[]): Promise<void> {
+async function trainRows(options: SftRunOptions, ranks: RankGroup, data: Demonstrations): Promise<void> {
   const { recipe, arithmetic, log, interrupted } = options;
   const { batch_size: batchSize, max_tokens_per_device: maxTokensPerDevice } = recipe.train;
   const settings = { maxTokensPerDevice, schedule: schedule(recipe, arithmetic.updates!) };
-  const batches = batchesOf(rows, batchSize, recipe.run.seed, arithmetic.steps!);
+  const batches = batchesOf(data, batchSize, recipe.run.seed, arithmetic.steps!);
   let step = 0;
   let updates = 0;
   for (const batch of batches) {
@@ -84,11 +90,12 @@ async function trainRows(options: SftRunOptions, ranks: RankGroup, rows: SftRow[
 }
 
 /** Rows in a seeded order, epoch after epoch; the last batch of the data may be short. */
-function* batchesOf(rows: SftRow[], batchSize: number, seed: number, steps: number): Generator<SftRow[]> {
+function* batchesOf(data: Demonstrations, batchSize: number, seed: number, steps: number): Generator<SftRow[]> {
+  const { rows, mixture } = data;
   let epoch = 0;
   let order: number[] = [];
   for (let step = 0; step < steps; step++) {
-    if (order.length === 0) order = [...epochOrder(rows.length, seed, epoch++)];
+    if (order.length === 0) order = [...epochOrder(rows.length, seed, epoch++, mixture)];
     yield order.splice(0, batchSize).map((index) => rows[index]!);
   }
 }

@@ -2,9 +2,10 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Group, Row } from "../agents/types.ts";
-import { readDataset } from "../data/dataset.ts";
+import { type Dataset, readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { PromptQueue } from "../data/order.ts";
+import { Tokenizer } from "../data/tokenizer.ts";
 import { pack } from "../encoding.ts";
 import { syncWeights } from "../engines/weight-sync.ts";
 import { usageError } from "../errors.ts";
@@ -21,6 +22,7 @@ import { type LoopProgress, type LoopServices, TrainingLoop, type TrainOutcome }
 import { evalProfiles, type Parts, readEvalRows, startParts, stopParts, syncDeadlines } from "./parts.ts";
 import { phase } from "./phase.ts";
 import type { RunDirectory } from "./run-directory.ts";
+import { sampleOf, showsSample } from "./sample.ts";
 
 export interface TrainRunOptions {
   recipe: Recipe;
@@ -35,7 +37,7 @@ export interface TrainRunOptions {
 export async function trainRun(options: TrainRunOptions): Promise<"completed" | "interrupted"> {
   const { recipe, directory, log, interrupted } = options;
   const folder = readPolicyFolder(recipe);
-  const prompts = readPrompts(recipe);
+  const prompts = await readPrompts(recipe);
   const warn = (message: string) => log.emit({ type: "warning", message });
   const parts = await phase(log, "start", () => startParts(recipe, folder, directory.runId, warn));
   try {
@@ -59,23 +61,21 @@ export async function trainRun(options: TrainRunOptions): Promise<"completed" | 
 }
 
 /** A checkpoint counts the prompts of exactly one dataset. */
-export function checkSameData(recipe: Recipe, { datasetFingerprint }: LoopState): void {
-  if (readPrompts(recipe).fingerprint === datasetFingerprint) return;
-  throw usageError(`${recipe.data.prompt_dataset} changed since the checkpoint was written`, {
-    fix: "restore the file, or start a new run from the exported model",
+export async function checkSameData(recipe: Recipe, { datasetFingerprint }: LoopState): Promise<void> {
+  if ((await readPrompts(recipe)).fingerprint === datasetFingerprint) return;
+  throw usageError(`${[recipe.data.prompt_dataset].flat().join(", ")} changed since the checkpoint was written`, {
+    fix: "restore the files, data.max_samples and data.prompt_probs, or start a new run from the exported model",
   });
 }
 
-interface Prompts {
-  rows: Row[];
-  fingerprint: string;
+interface Prompts extends Dataset {
   evalRows: Row[] | null;
 }
 
-function readPrompts(recipe: Recipe): Prompts {
-  const { input_key: inputKey, label_key: labelKey, max_samples: maxSamples, prompt_dataset: path } = recipe.data;
-  const { rows, fingerprint } = readDataset(path!, { inputKey, labelKey, maxSamples });
-  return { rows, fingerprint, evalRows: readEvalRows(recipe) };
+async function readPrompts(recipe: Recipe): Promise<Prompts> {
+  const { input_key: inputKey, label_key: labelKey, max_samples: maxSamples, prompt_dataset: paths } = recipe.data;
+  const options = { inputKey, labelKey, maxSamples, weights: recipe.data.prompt_probs };
+  return { ...(await readDataset(paths!, options)), evalRows: await readEvalRows(recipe) };
 }
 
 /** The loop's services over the started parts. */
@@ -89,6 +89,8 @@ class TrainRun {
   private updates = 0;
   private version = 0;
   private evals = 0;
+  /** To show samples with. */
+  private tokenizer: Tokenizer | null = null;
 
   constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts) {
     this.options = options;
@@ -102,6 +104,7 @@ class TrainRun {
       // With a number of steps, the data repeats as often as they need.
       epochs: run.steps === null ? dataKeys.epochs : Number.POSITIVE_INFINITY,
       maxAttempts: rollout.max_attempts,
+      mixture: data.mixture,
     });
   }
 
@@ -225,6 +228,15 @@ class TrainRun {
     await mkdir(rollouts, { recursive: true });
     const file = join(rollouts, `step-${String(step).padStart(6, "0")}.msgpack`);
     await replaceFileAsync(file, pack({ format: 1, step, groups }));
+    if (showsSample(step)) await this.showSample(step, groups);
+  }
+
+  private async showSample(step: number, groups: Group[]): Promise<void> {
+    const { path, eosTokenIds } = this.folder;
+    const { chat_template: chatTemplate } = this.options.recipe.data;
+    this.tokenizer ??= await Tokenizer.load(path, { chatTemplate, eosTokenIds });
+    const sample = await sampleOf(step, groups, this.tokenizer);
+    if (sample) this.options.log.emit(sample);
   }
 
   private async save(progress: LoopProgress): Promise<void> {

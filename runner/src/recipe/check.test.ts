@@ -177,6 +177,32 @@ describe("the files of a recipe", () => {
     ]);
   });
 
+  test("several files are read as one dataset, and each is named where it is wrong", async () => {
+    const row = '{"prompt": "sort 21", "label": "12"}\n';
+    writeFileSync(at("quickstart/more.csv"), "prompt,label\nsort 21,12\n");
+    const paths = [at("quickstart/prompts.jsonl"), at("quickstart/more.csv")].join(",");
+    const flags = { "data.prompt_dataset": paths, "data.prompt_probs": "1,1", "run.steps": "null" };
+    // 4801 prompts in batches of 32.
+    expect((await checkRecipe(at("quickstart.yaml"), { mode: "check", flags })).arithmetic.steps).toBe(151);
+    edit("quickstart/prompts.jsonl", (text) => `${row}{}\n${text}`);
+    writeFileSync(at("quickstart/more.csv"), "prompt,label\nsort 21\n");
+    const found = (await failure("quickstart.yaml", { mode: "check", flags })).split("\n");
+    expect(found).toEqual([
+      expect.stringMatching(/^recipes\/quickstart\/prompts.jsonl:2 no column "prompt"/),
+      "recipes/quickstart/more.csv:2 not a row: it has 1 cell, the header 2 cells",
+    ]);
+  });
+
+  test("too long prompts are named in their file", async () => {
+    writeFileSync(at("quickstart/long.csv"), `prompt,label\nsort ${"1".repeat(80)},1\n`);
+    const paths = [at("quickstart/prompts.jsonl"), at("quickstart/long.csv")].join(",");
+    const model = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };
+    const flags = { ...model, "data.prompt_dataset": paths };
+    expect(await failure("quickstart.yaml", { mode: "check", flags })).toMatch(
+      /^recipes\/quickstart\/long.csv data.prompt_dataset: 1 prompt leaves no room .*\n {4}long:1 has \d+ tokens/,
+    );
+  });
+
   test("fewer rows than a batch are a warning", async () => {
     const flags = { "data.max_samples": "5" };
     const { problems } = await checkRecipe(at("quickstart.yaml"), { mode: "check", flags });

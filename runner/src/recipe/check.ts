@@ -129,14 +129,18 @@ class FileChecks {
   }
 
   /** The number of rows, null where they cannot be read. */
-  private async readRows(key: string, path: string, options: DatasetOptions): Promise<number | null> {
-    const file = displayPath(path);
-    const dataset = await this.attempt(key, () => readDataset(file, { ...options, optionNames: { path: key } }));
+  private async readRows(key: string, paths: string | string[], options: DatasetOptions): Promise<number | null> {
+    const files = [paths].flat().map(displayPath);
+    const dataset = await this.attempt(key, () => readDataset(files, { ...options, option: key }));
     if (!dataset) return null;
     const { tokenizer } = this;
-    if (tokenizer && this.verb !== "sft") {
+    let first = 0;
+    for (const [index, file] of files.entries()) {
+      const rows = dataset.rows.slice(first, first + dataset.mixture.sizes[index]!);
+      first += rows.length;
+      if (!tokenizer || this.verb === "sft") continue;
       const limit = { maxLen: this.loaded.recipe.data.max_len, file, option: key };
-      await this.attempt(key, () => checkPromptLengths(tokenizer, dataset.rows, limit));
+      await this.attempt(key, () => checkPromptLengths(tokenizer, rows, limit));
     }
     return dataset.rows.length;
   }

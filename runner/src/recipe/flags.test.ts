@@ -50,6 +50,10 @@ describe("text from a flag becomes what YAML would read", () => {
     ["actor.adam.lr", "1e-3", 0.001],
     ["actor.adam.betas", "0.9,0.99", [0.9, 0.99]],
     ["actor.adam.betas", "[0.9, 0.99]", [0.9, 0.99]],
+    ["data.prompt_dataset", "a.jsonl", "a.jsonl"],
+    ["data.prompt_dataset", "a.jsonl,sub/b.parquet", ["a.jsonl", "sub/b.parquet"]],
+    ["data.prompt_dataset", '["a,b.jsonl"]', ["a,b.jsonl"]],
+    ["data.prompt_probs", "0.7,2", [0.7, 2]],
     ["run.steps", "null", null],
     ["run.name", "007", "007"],
     ["data.input_key", "true", "true"],
@@ -62,6 +66,9 @@ describe("text from a flag becomes what YAML would read", () => {
 
   test("and is refused as the value it is", () => {
     expect(read("actor.adam.betas", "0.9")).toMatchObject({ problem: expect.stringContaining("not [ 0.9 ]") });
+    expect(read("data.prompt_probs", "1,0")).toMatchObject({
+      problem: "data.prompt_probs must be a list of numbers above 0 or null, not '1,0'",
+    });
     expect(read("rollout.temperature", "hot")).toEqual({
       problem: "rollout.temperature must be a number of at least 0, not 'hot'",
       meant: undefined,

@@ -84,6 +84,11 @@ describe("each kind of diagnostic", () => {
       `${right}reward: { clip_range: [1] }\n`,
       ["4:23 reward.clip_range must be a list of 2: a number, a number, not [ 1 ]"],
     ],
+    [
+      "an empty list",
+      right.replace("a.jsonl", "[]"),
+      ["2:25 data.prompt_dataset must be a path or a list of paths or null, not []"],
+    ],
     ["no value", `${right}run: { seed: }\n`, ["4:14 run.seed must be an integer of at least 0, not null"]],
     ["no number", `${right}run: { seed: .nan }\n`, ["4:14 run.seed must be an integer of at least 0, not NaN"]],
     ["a duplicate key", `${right}run: { seed: 1, seed: 2 }\n`, ["4:17 duplicate key 'seed': it is already set above"]],
@@ -291,6 +296,28 @@ train: { agent_path: agent.ts }
     const text = resolvedYaml(recipe, provenance);
     expect(text).not.toContain("/models");
     expect(loadRecipe(write("env-again.yaml", text)).recipe).toEqual(recipe);
+  });
+
+  test("a list of paths: each from its recipe's folder or the flag's, each with its environment", () => {
+    process.env.MOLT_TEST_ROOT = "/data";
+    const root = `\${env:MOLT_TEST_ROOT}`;
+    const several = right.replace("a.jsonl", `["a, b.jsonl", "${root}/b.csv", "sub/${root}"]`);
+    const { recipe, provenance } = loadRecipe(write("several.yaml", several));
+    expect(recipe.data.prompt_dataset).toEqual([join(folder, "a, b.jsonl"), "/data/b.csv", join(folder, "sub/data")]);
+    const text = resolvedYaml(recipe, provenance);
+    expect(text).toContain(`a, b.jsonl", "${root}/b.csv", "`);
+    expect(text).not.toContain("/data/");
+    expect(loadRecipe(write("several-again.yaml", text)).recipe).toEqual(recipe);
+    const flags = { "data.prompt_dataset": "x.jsonl,/y.csv", "data.prompt_probs": "1,2" };
+    const flagged = loadRecipe(write("flagged.yaml", right), { flags });
+    expect(flagged.recipe.data.prompt_dataset).toEqual([resolve("x.jsonl"), "/y.csv"]);
+    expect(flagged.recipe.data.prompt_probs).toEqual([1, 2]);
+    expect(loadRecipe(write("flagged-again.yaml", resolvedYaml(flagged.recipe, flagged.provenance))).recipe).toEqual(
+      flagged.recipe,
+    );
+    expect(problems(right.replace("a.jsonl", `[a.jsonl, "\${env:NO}"]`))).toEqual([
+      "2:25 warning: data.prompt_dataset takes 'NO' from the environment, where it is not set",
+    ]);
   });
 
   test("resolvedYaml names each value's source and loads back to the same values", () => {

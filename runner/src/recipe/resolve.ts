@@ -14,7 +14,7 @@ export interface Provenance {
   /** The same for editors. */
   place?: { file: string; range: Range };
   /** What a resolved recipe writes in the value's place: its references to the environment are kept. */
-  written?: string;
+  written?: string | string[];
 }
 
 /** What resolving may read; an editor puts its open documents before the disk. */
@@ -148,23 +148,35 @@ export class Resolution {
 
   /** The value as typed, with the environment filled in; undefined where that fails. */
   private rawValue(key: RecipeKey, given: Given): unknown {
-    if (given.kind === "flag") return parseText(key, given.value as string);
-    if (!hasReference(given.value)) return given.value;
-    const { text, missing } = expand(given.value, this.sources.environment);
-    if (missing.length === 0) return parseText(key, text);
+    const { kind, value } = given;
+    if (kind === "flag") return parseText(key, value as string);
+    const missing: string[] = [];
+    const fill = (item: unknown) => {
+      if (!hasReference(item)) return item;
+      const expanded = expand(item, this.sources.environment);
+      missing.push(...expanded.missing);
+      return expanded.text;
+    };
+    const filled = Array.isArray(value) ? value.map(fill) : fill(value);
+    if (missing.length === 0) return hasReference(value) ? parseText(key, filled as string) : filled;
     const names = missing.map((name) => `'${name}'`).join(", ");
     this.reject(key, given, "environment", `${key.key} takes ${names} from the environment, where it is not set`);
     return undefined;
   }
 
   private finish(key: RecipeKey, given: Given, value: unknown, provenance: Provenance): unknown {
-    const written = given.kind === "file" && hasReference(given.value) ? given.value : undefined;
-    provenance.written = written;
-    if (key.path === undefined || typeof value !== "string") return value;
+    const refers = given.kind === "file" && [given.value].flat().some(hasReference);
+    if (refers) provenance.written = given.value as Provenance["written"];
+    if (key.path === undefined || value === null) return value;
     const here = key.path === "working directory" || given.kind === "flag";
-    const path = absolutePath(here ? process.cwd() : dirname(given.file), value, written ?? value);
-    if (written !== undefined) provenance.written = path.written;
-    return path.value;
+    const folder = here ? process.cwd() : dirname(given.file);
+    const texts = [value].flat() as string[];
+    // One reference may stand for several paths: they are kept as they are.
+    const written = refers && Array.isArray(given.value) === Array.isArray(value) ? [given.value].flat() : texts;
+    const paths = texts.map((text, i) => absolutePath(folder, text, written[i] as string));
+    const inShape = <T>(items: T[]) => (Array.isArray(value) ? items : items[0]!);
+    if (refers) provenance.written = inShape(paths.map((path) => path.written));
+    return inShape(paths.map((path) => path.value));
   }
 
   private defaultOf(key: RecipeKey): unknown {

@@ -28,7 +28,9 @@ export function valueAt(recipe: Recipe, names: string[]): unknown {
 
 /** On one line whatever its length; text in double quotes where YAML would read something else. */
 function inline(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(inline).join(", ")}]`;
+  // A plain text in a list would end at a comma or a bracket.
+  const item = (it: unknown) => (typeof it === "string" ? JSON.stringify(it) : inline(it));
+  if (Array.isArray(value)) return `[${value.map(item).join(", ")}]`;
   return stringify(value, { lineWidth: 0, blockQuote: false }).trimEnd();
 }
 

@@ -6,6 +6,7 @@ import { data } from "./schema/data.ts";
 import { describeType } from "./schema/describe.ts";
 import { engine } from "./schema/engine.ts";
 import { evaluation } from "./schema/eval.ts";
+import { fsdp } from "./schema/fsdp.ts";
 import type { KeyMeta } from "./schema/key.ts";
 import { ref } from "./schema/ref.ts";
 import { reward } from "./schema/reward.ts";
@@ -17,6 +18,7 @@ export const recipeSchema = z.strictObject({
   run,
   actor,
   ref,
+  fsdp,
   data,
   rollout,
   train,

@@ -19,7 +19,9 @@ export function checkValue({ key, type, schema, values }: RecipeKey, value: unkn
 
 /** Text from a flag or the environment becomes what the same text would be in YAML; lists may go without brackets. */
 export function parseText({ schema, default: example }: RecipeKey, text: string): unknown {
-  if (Array.isArray(example) && !text.trim().startsWith("[")) return text.split(",").map(parseScalar);
+  const items = text.trim().startsWith("[") ? [] : text.split(",").map(parseScalar);
+  if (items.length > 0 && Array.isArray(example)) return items;
+  if (items.length > 1 && schema.safeParse(items).success) return items;
   const value = parseScalar(text);
   return schema.safeParse(value).success ? value : schema.safeParse(text).success ? text : value;
 }

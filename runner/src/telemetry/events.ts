@@ -29,6 +29,8 @@ export type RunEvent =
       message: string;
     }
   | { type: "step"; step: number; policyVersion: number; metrics: Record<string, number> }
+  /** One rollout of a step as text, special tokens included; long texts are cut. What it says is not to be trusted. */
+  | { type: "sample"; step: number; rolloutId: string; reward: number; prompt: string; reply: string }
   | { type: "step_skipped"; step: number; reason: "no_trainable_tokens" | "non_finite_gradient"; detail: string }
   | { type: "sync"; policyVersion: number; seconds: number; checksum: string; engines: number }
   | { type: "eval"; step: number; policyVersion: number; metrics: Record<string, number> }

@@ -92,3 +92,14 @@ test("on a terminal every line stays, in order, and the bar is whole below them"
     "  molt-runner serve --model m",
   ]);
 });
+
+test("a sample stays on its line: what moves the cursor or turns text around is shown by its number", () => {
+  const reply = `get b<end>\n\x1b[2J\x9b1A\u202eabc "d" Zürich 😀`;
+  const event: RunEvent = { type: "sample", step: 4, rolloutId: "a/0", reward: 1, prompt: "find\tb", reply };
+  const reporter = new TerminalReporter({ json: false });
+  reporter.show({ time: 0, ...event });
+  const shown = String.raw`"get b<end>\n\u001b[2J\u{9b}1A\u{202e}abc \"d\" Zürich 😀"`;
+  expect(vi.mocked(process.stdout.write).mock.calls).toEqual([
+    [`sample of step 4, reward 1.000: "find\\tb" → ${shown}\n`],
+  ]);
+});

@@ -1,5 +1,5 @@
 import cliProgress from "cli-progress";
-import pc from "picocolors";
+import { colorsFor } from "../colors.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { sparkline } from "./curve.ts";
 import type { TimedEvent } from "./events.ts";
@@ -17,7 +17,7 @@ export class TerminalReporter {
 
   constructor({ json }: { json: boolean }) {
     this.json = json;
-    const format = `${pc.green("{bar}")} step {value}/{total}  {note}`;
+    const format = `${colorsFor(process.stderr).green("{bar}")} step {value}/{total}  {note}`;
     this.bar =
       !json && process.stderr.isTTY
         ? new cliProgress.SingleBar(
@@ -52,14 +52,19 @@ export class TerminalReporter {
       case "step":
         this.step(event.step, event.metrics);
         break;
+      case "sample":
+        this.line(`sample of step ${event.step}, reward ${fixed(event.reward)}: ${quoted(event)}`);
+        break;
       case "step_skipped":
-        this.line(pc.yellow(`step ${event.step} changed nothing (${event.reason}): ${event.detail}`));
+        this.line(
+          colorsFor(process.stdout).yellow(`step ${event.step} changed nothing (${event.reason}): ${event.detail}`),
+        );
         break;
       case "eval":
         this.line(evalLine(event.step, event.metrics));
         break;
       case "warning":
-        this.line(pc.yellow(`warning: ${event.message}`));
+        this.line(colorsFor(process.stdout).yellow(`warning: ${event.message}`));
         break;
       case "ended":
         this.stop();
@@ -80,7 +85,7 @@ export class TerminalReporter {
     if (before && after) {
       const accuracies = evals.flatMap((event) => event.metrics.accuracy ?? []);
       const gain = `${percent(before.accuracy)} → ${percent(after.accuracy)}`;
-      out.push(`held-out accuracy ${sparkline(accuracies)}  ${pc.bold(gain)}`);
+      out.push(`held-out accuracy ${sparkline(accuracies)}  ${colorsFor(process.stdout).bold(gain)}`);
     }
     const rewards = steps.flatMap((event) => event.metrics.reward ?? []);
     if (rewards.length > 1)
@@ -128,6 +133,7 @@ export class TerminalReporter {
 function stepNote(metrics: Record<string, number>): string {
   const parts = [
     ["reward", metrics.reward],
+    ["turns", metrics.turns === 1 ? undefined : metrics.turns],
     ["loss", metrics.loss],
     ["entropy", metrics.entropy],
     ["gap", metrics.logprob_gap_mean],
@@ -135,6 +141,13 @@ function stepNote(metrics: Record<string, number>): string {
   ] as const;
   const shown = parts.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${fixed(value)}`);
   return shown.join("  ");
+}
+
+/** On one line, and without anything that moves a cursor or turns text around. */
+function quoted({ prompt, reply }: { prompt: string; reply: string }): string {
+  const hidden = (text: string) => `\\u{${text.codePointAt(0)!.toString(16)}}`;
+  const [asked, said] = [prompt, reply].map((text) => JSON.stringify(text).replace(/\p{C}/gu, hidden));
+  return `${asked} → ${said}`;
 }
 
 function evalLine(step: number, metrics: Record<string, number>): string {

@@ -14,6 +14,8 @@ export interface ModelSpec {
   /** Tensors to read, or null for seeded random weights. */
   weights: TensorLocation[] | null;
   seed: number;
+  /** What it computes in; its weights are float32. */
+  dtype: "float32" | "bfloat16";
 }
 
 export interface OptimizerSpec {

@@ -181,7 +181,8 @@ export class RankTrainer implements Handlers {
 }
 
 async function createModel(spec: ModelSpec, group: ProcessGroup | null, trainable: boolean): Promise<Model> {
-  const model = await Model.create({ config: spec.config, units: spec.units, group, trainable });
+  const { config, units, dtype } = spec;
+  const model = await Model.create({ config, units, dtype, group, trainable });
   if (spec.weights === null) await model.initialize(spec.seed);
   else await model.load(spec.weights);
   return model;

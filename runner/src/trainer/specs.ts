@@ -7,7 +7,7 @@ import type { ScheduleSpec } from "./schedule.ts";
 export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): Omit<InitParams, "worldSize" | "store"> {
   const { adam, max_norm: maxNorm } = recipe.actor;
   return {
-    policy: modelSpec(folder, recipe.run.seed, recipe.actor.init === "weights"),
+    policy: modelSpec(recipe, folder, recipe.actor.init === "weights"),
     ref: loss.kl.coef > 0 ? referenceSpec(recipe, folder) : null,
     optimizer: { betas: adam.betas, eps: adam.eps, weightDecay: adam.weight_decay, maxNorm },
     loss,
@@ -47,12 +47,15 @@ export function schedule({ actor }: Recipe, totalUpdates: number): ScheduleSpec 
   };
 }
 
-function referenceSpec({ ref, actor, run }: Recipe, policy: ModelFolder): ModelSpec {
+function referenceSpec(recipe: Recipe, policy: ModelFolder): ModelSpec {
+  const { ref, actor } = recipe;
   const path = ref.model_name_or_path;
-  if (path === null || path === actor.model_name_or_path) return modelSpec(policy, run.seed, actor.init === "weights");
-  return modelSpec(readModelFolder(path, { weights: "required" }), run.seed, true);
+  if (path === null || path === actor.model_name_or_path) return modelSpec(recipe, policy, actor.init === "weights");
+  return modelSpec(recipe, readModelFolder(path, { weights: "required" }), true);
 }
 
-function modelSpec({ decoder, tensors }: ModelFolder, seed: number, trained: boolean): ModelSpec {
-  return { config: decoder.config, units: decoder.units, weights: trained ? tensors : null, seed };
+function modelSpec({ run, fsdp }: Recipe, { decoder, tensors }: ModelFolder, trained: boolean): ModelSpec {
+  const { config, units } = decoder;
+  const dtype = fsdp.param_dtype === "bf16" ? "bfloat16" : "float32";
+  return { config, units, weights: trained ? tensors : null, seed: run.seed, dtype };
 }

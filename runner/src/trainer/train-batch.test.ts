@@ -255,3 +255,13 @@ test("every trained token is in exactly one update, whatever the ranks, updates 
     ),
   );
 });
+
+test("turns of a rollout are counted over its rows, a shared one once; stop reasons become parts of all", async () => {
+  const turn = (start: number) => ({ start, end: start + 1, callId: "c", stop: "stop", temperature: 1 }) as const;
+  const whole = { ...segment(4), turns: [turn(2), turn(3), turn(5)] };
+  const branch = { ...segment(4), mask: Uint8Array.of(0, 0, 2, 0, 1, 0), turns: [turn(2), turn(4)] };
+  const said = group("a", [{ reward: 1, segments: [whole, branch] }, one(0), one(0), one(0)]);
+  said.rollouts[3]!.stop = "max_turns";
+  const { metrics } = await trainBatch(fakeRanks().ranks, { groups: [said] }, settings, 0);
+  expect(metrics).toMatchObject({ turns: (4 + 1 + 1 + 1) / 4, "stop/env_done": 0.75, "stop/max_turns": 0.25 });
+});

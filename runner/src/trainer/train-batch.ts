@@ -1,4 +1,4 @@
-import type { Group, Rollout, Segment } from "../agents/types.ts";
+import type { Group, Rollout, Segment, StopReason } from "../agents/types.ts";
 import { hasSignal, mean, type ScoredRollout } from "../algorithms/advantages/estimator.ts";
 import { advantageEstimator } from "../algorithms/advantages/registry.ts";
 import { type DynamicFiltering, type GroupFilter, groupFilters } from "../algorithms/filters/dynamic-filtering.ts";
@@ -81,7 +81,9 @@ function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }
     reward,
     reward_std: Math.sqrt(average(rewards.map((value) => (value - reward) ** 2))),
     response_length: average(rollouts.map((rollout) => tokensOf(rollout))),
+    turns: average(rollouts.map(turnsOf)),
     groups_without_signal: 0,
+    ...stopShares(rollouts),
     ...averageInfo(rollouts),
   };
   const dropped = new Map<string, string>();
@@ -95,6 +97,18 @@ function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }
     return false;
   });
   return { kept, dropped, metrics };
+}
+
+/** Model calls whose reply is trained; one that several rows begin with counts once. */
+function turnsOf({ segments }: Rollout): number {
+  return segments.reduce((sum, { mask, turns }) => sum + turns.filter(({ start }) => isTrained(mask, start)).length, 0);
+}
+
+/** For each reason to end, the part of the rollouts that ended for it. */
+function stopShares(rollouts: readonly Rollout[]): Record<string, number> {
+  const reasons = new Set(rollouts.map(({ stop }) => stop));
+  const share = (reason: StopReason) => mean(rollouts.map(({ stop }) => Number(stop === reason)));
+  return Object.fromEntries([...reasons].map((reason) => [`stop/${reason}`, share(reason)]));
 }
 
 /** What agents say in numbers, each over the rollouts that say it. */

@@ -6,9 +6,10 @@ import { Model, ProcessGroup, Sampler, setThreads, type TensorLocation } from "m
 import type { Decoder } from "../../data/decoder.ts";
 import { exportHeader, type ModelFolder, readModelFolder } from "../../data/model-folder.ts";
 import { readSafetensorsHeader } from "../../data/safetensors.ts";
+import { Tokenizer } from "../../data/tokenizer.ts";
 import { type RunnerError, usageError } from "../../errors.ts";
 import { Scheduler, type SchedulerOptions } from "./scheduler.ts";
-import { buildServer } from "./server.ts";
+import { buildServer, defaultLimits } from "./server.ts";
 import { WeightUpdates } from "./weight-updates.ts";
 
 export interface EngineOptions {
@@ -21,6 +22,8 @@ export interface EngineOptions {
   port: number;
   /** Seeds random weights, and requests that bring no seed. */
   seed: number;
+  /** Of matmuls, attention and the cache. */
+  dtype: "float32" | "bf16";
   maxNumSeqs: number;
   pageSize: number;
   /** Prompt and output of one request; null for the model's context. */
@@ -29,6 +32,12 @@ export interface EngineOptions {
   cacheTokens: number | null;
   /** Threads of the native operators; null leaves libtorch's choice. */
   threads: number | null;
+  /** Asked of every request but `/health`; null asks for none. */
+  apiKey: string | null;
+  /** Sequences that run and wait at once, of all requests; more are refused with 503. */
+  maxQueue: number;
+  /** MiB of a request's body. */
+  maxBody: number;
 }
 
 export interface EmbeddedEngine {
@@ -48,7 +57,9 @@ export async function startEngine(options: EngineOptions, engineVersion: string)
   if (options.threads !== null) await setThreads(options.threads);
   const limits = planCache(folder, options);
   const { config, units } = folder.decoder;
-  const sampler = await Sampler.create({ config, units, pageSize: limits.pageSize, numPages: limits.numPages });
+  const { pageSize, numPages } = limits;
+  const dtype = options.dtype === "bf16" ? "bfloat16" : "float32";
+  const sampler = await Sampler.create({ config, units, pageSize, numPages, dtype });
   await (options.init === "weights" ? sampler.load(folder.tensors) : loadRandom(sampler, folder.decoder, options.seed));
   const scheduler = new Scheduler(sampler, limits);
   const updates = new WeightUpdates(sampler, scheduler, units, (group) => ProcessGroup.create(group));
@@ -60,7 +71,16 @@ export async function startEngine(options: EngineOptions, engineVersion: string)
     maxModelLen: limits.maxModelLen,
     eosTokenIds: folder.eosTokenIds,
   };
-  const app = buildServer({ scheduler, updates, model, seed: options.seed, version: engineVersion });
+  const app = buildServer({
+    scheduler,
+    updates,
+    model,
+    loadTokenizer: () => Tokenizer.load(root, { eosTokenIds: folder.eosTokenIds }),
+    seed: options.seed,
+    version: engineVersion,
+    apiKey: options.apiKey,
+    limits: { ...defaultLimits, sequences: options.maxQueue, bodyBytes: options.maxBody * 2 ** 20 },
+  });
   const close = async () => {
     scheduler.abort();
     await app.close();
@@ -85,7 +105,7 @@ function planCache({ path, configJson, decoder }: ModelFolder, options: EngineOp
     const fix = `lower it to ${context} (in a recipe: data.max_len)`;
     throw usageError(`--max-model-len ${maxModelLen} is above the model's context of ${context}`, { position, fix });
   }
-  const tokenBytes = 2 * numLayers * numKvHeads * headDim * Float32Array.BYTES_PER_ELEMENT;
+  const tokenBytes = 2 * numLayers * numKvHeads * headDim * (options.dtype === "bf16" ? 2 : 4);
   const pagesPerSequence = Math.ceil(maxModelLen / pageSize);
   const affordable = Math.floor(defaultCacheBytes / tokenBytes / pageSize);
   const defaultPages = Math.max(Math.min(maxNumSeqs * pagesPerSequence, affordable), pagesPerSequence);

@@ -1,51 +1,47 @@
-import { RunnerError } from "../../errors.ts";
-import type { SequenceOutput, SequenceParams } from "./scheduler.ts";
+import { randomBytes } from "node:crypto";
+import type { FastifyInstance } from "fastify";
+import {
+  type Answering,
+  createdNow,
+  encodePromptLogprobs,
+  readSalt,
+  respond,
+  type ServerContext,
+  textTokenizer,
+  usageOf,
+  withSeed,
+} from "./answers.ts";
+import { type Choice, type ChoicesRequest, stopReasonOf } from "./choices.ts";
+import {
+  any,
+  type FieldCheck,
+  is,
+  isObject,
+  none,
+  read,
+  readBody,
+  readFlag,
+  readPrompt,
+  readSampling,
+  readStreamOptions,
+  readText,
+  refuseUnsupported,
+  type ServedModel,
+  samplingFields,
+} from "./fields.ts";
+import { validation } from "./http-error.ts";
+import type { VersionSpan } from "./scheduler.ts";
 
-/** An error as vLLM answers it. */
-export class HttpError extends RunnerError {
-  readonly status: number;
-  readonly param: string | null;
-
-  constructor(status: number, message: string, param: string | null = null) {
-    super(message);
-    this.status = status;
-    this.param = param;
-  }
-}
-
-/** What a request is read against. */
-export interface ServedModel {
-  name: string;
-  vocabSize: number;
-  maxModelLen: number;
-  eosTokenIds: number[];
-}
-
-export interface ParsedRequest {
-  requestId: string | null;
-  /** Log-probabilities are wanted in the answer. */
-  logprobs: boolean;
-  params: Omit<SequenceParams, "seed"> & { seed: number | null };
-}
-
-type Json = Record<string, unknown>;
-
-const none = (value: unknown) => value === null || (typeof value === "object" && Object.keys(value).length === 0);
-const is = (neutral: unknown) => (value: unknown) => value === neutral || value === null;
-const any = () => true;
-
-/** Fields that are read below. The rest must have a value that asks for nothing; what we cannot do is never ignored. */
-const read = any;
-
-const bodyFields: Record<string, (value: unknown) => boolean> = {
+const bodyFields: Record<string, FieldCheck> = {
   token_ids: read,
   sampling_params: read,
   request_id: read,
   model: read,
-  stream: is(false),
-  stream_options: none,
-  // No cache is shared between requests, so there is nothing that a salt could keep apart.
-  cache_salt: any,
+  stream: read,
+  stream_options: read,
+  cache_salt: read,
+  output_mode: is("tokens", "text"),
+  return_token_ids: read,
   priority: is(0),
   features: none,
   content_parts: none,
@@ -53,168 +49,141 @@ const bodyFields: Record<string, (value: unknown) => boolean> = {
   ec_transfer_params: none,
   token_offsets: none,
   assistant_tokens_mask: none,
-  output_mode: is("tokens"),
-  return_token_ids: is(false),
   reasoning_ended: none,
   reasoning_parser_kwargs: none,
 };
 
-const samplingFields: Record<string, (value: unknown) => boolean> = {
-  temperature: read,
-  top_p: read,
-  top_k: read,
+const paramFields: Record<string, FieldCheck> = {
+  ...samplingFields,
   max_tokens: read,
-  seed: read,
-  stop_token_ids: read,
-  ignore_eos: read,
   logprobs: is(0),
-  n: is(1),
-  min_p: is(0),
-  presence_penalty: is(0),
-  frequency_penalty: is(0),
-  repetition_penalty: is(1),
-  min_tokens: is(0),
-  prompt_logprobs: none,
-  logprob_token_ids: none,
   flat_logprobs: is(false),
-  stop: none,
-  bad_words: none,
-  allowed_token_ids: none,
-  logit_bias: none,
-  structured_outputs: none,
-  thinking_token_budget: none,
   extra_args: none,
-  routed_experts_prompt_start: is(0),
-  // Answers carry no text, only ids.
+  skip_reading_prefix_cache: is(false),
+  // Whether an answer carries text is the output mode's matter.
   detokenize: any,
-  skip_special_tokens: any,
-  spaces_between_special_tokens: any,
-  include_stop_str_in_output: any,
-  stream_interval: any,
-  skip_reading_prefix_cache: any,
 };
 
-/** Reads and checks a request. Messages and statuses are vLLM's where it has one. */
-export function parseRequest(body: unknown, model: ServedModel): ParsedRequest {
-  if (!isObject(body)) throw validation("body", "dict_type", "Input should be a valid dictionary");
-  refuseUnsupported(body, bodyFields, "");
-  const sampling = body.sampling_params;
-  if (sampling === undefined) throw validation("body.sampling_params", "missing", "Field required");
-  if (!isObject(sampling)) throw validation("body.sampling_params", "dict_type", "Input should be a valid dictionary");
-  refuseUnsupported(sampling, samplingFields, "sampling_params.");
-  if (typeof body.model === "string" && body.model !== model.name) {
-    throw new HttpError(404, `The model \`${body.model}\` does not exist.`, "model");
-  }
-  const prompt = parsePrompt(body.token_ids, model);
-  const number = (name: string, otherwise: number, valid: (value: number) => boolean, range: string): number => {
-    const value = sampling[name] ?? otherwise;
-    if (typeof value === "number" && valid(value)) return value;
-    throw new HttpError(400, `${name} must be ${range}, got ${JSON.stringify(value)}.`, `sampling_params.${name}`);
-  };
-  const integer = (least: number) => (value: number) => Number.isSafeInteger(value) && value >= least;
-  const room = model.maxModelLen - prompt.length;
-  const topK = number("top_k", 0, integer(-1), "-1 or 0 (disable), or at least 1");
-  const hasSeed = sampling.seed !== undefined && sampling.seed !== null;
-  return {
-    requestId: typeof body.request_id === "string" ? body.request_id : null,
-    logprobs: sampling.logprobs === 0,
-    params: {
-      prompt,
-      temperature: number("temperature", 1, (value) => value >= 0, "non-negative"),
-      topP: number("top_p", 1, (value) => value > 0 && value <= 1, "in (0, 1]"),
-      topK: Math.max(topK, 0),
-      maxTokens: number("max_tokens", room, integer(1), "at least 1"),
-      stopTokenIds: parseStops(sampling, model),
-      seed: hasSeed ? number("seed", 0, integer(0), "a non-negative integer below 2^53") : null,
-    },
-  };
+/** A request of `/inference/v1/generate`, read and checked; its tokenizer comes later. */
+interface GenerateCall extends ChoicesRequest {
+  logprobs: boolean;
+  stream: boolean;
+  includeUsage: boolean;
+  withText: boolean;
+  returnTokenIds: boolean;
 }
 
-function refuseUnsupported(fields: Json, known: Record<string, (value: unknown) => boolean>, prefix: string): void {
-  for (const [name, value] of Object.entries(fields)) {
-    if (known[name]?.(value)) continue;
-    const what = name in known ? `${prefix}${name}: ${JSON.stringify(value)}` : `the field ${prefix}${name}`;
-    throw new HttpError(400, `${what} is not supported by the embedded engine`, `${prefix}${name}`);
-  }
-}
-
-function parsePrompt(value: unknown, { vocabSize, maxModelLen }: ServedModel): Int32Array {
-  const loc = "body.token_ids";
-  if (value === undefined) throw validation(loc, "missing", "Field required");
-  if (!Array.isArray(value)) throw validation(loc, "list_type", "Input should be a valid list");
-  if (value.length === 0) {
-    const extra = ", 'ctx': {'field_type': 'List', 'min_length': 1, 'actual_length': 0}";
-    const message = "List should have at least 1 item after validation, not 0";
-    throw validation(loc, "too_short", message, `, 'input': '<list of 0 items>'${extra}`);
-  }
-  for (let index = 0; index < value.length; index++) {
-    const id = value[index];
-    if (!Number.isInteger(id)) throw validation(`${loc}.${index}`, "int_type", "Input should be a valid integer");
-    if (id < 0) {
-      throw validation(`${loc}.${index}`, "greater_than_equal", "Input should be greater than or equal to 0");
+/** vLLM's route of tokens in and tokens out (reference: vllm.md, section 1). */
+export function addGenerate(app: FastifyInstance, context: ServerContext): void {
+  app.post("/inference/v1/generate", (http, reply) => {
+    const call = readCall(http.body, http.headers["x-request-id"] as string | undefined, context);
+    const how = answering(call, context.model);
+    if (!call.withText && !call.sampling.promptLogprobs && call.sampling.stop.length === 0) {
+      return respond(reply, context, call, how);
     }
-    if (id >= vocabSize) throw new HttpError(400, `Token id ${id} is out of vocabulary`);
-  }
-  if (value.length > maxModelLen) {
-    throw new HttpError(
-      400,
-      `The decoder prompt (length ${value.length}) is longer than the maximum model length of ${maxModelLen}. ` +
-        "Make sure that `max_model_len` is no smaller than the number of text tokens.",
-    );
-  }
-  if (value.length === maxModelLen) {
-    throw new HttpError(400, `The prompt fills the maximum model length of ${maxModelLen}: no token can be generated`);
-  }
-  return Int32Array.from(value);
+    return textTokenizer(context).then((tokenizer) => {
+      call.tokenizer = tokenizer;
+      respond(reply, context, call, how);
+    });
+  });
 }
 
-function parseStops({ stop_token_ids: ids = [], ignore_eos: ignoreEos }: Json, model: ServedModel): Set<number> {
-  if (ids !== null && !(Array.isArray(ids) && ids.every((id) => Number.isInteger(id)))) {
-    throw new HttpError(400, "stop_token_ids must be a list of integers.", "sampling_params.stop_token_ids");
-  }
-  return new Set([...((ids as number[] | null) ?? []), ...(ignoreEos === true ? [] : model.eosTokenIds)]);
+function readCall(value: unknown, headerId: string | undefined, context: ServerContext): GenerateCall {
+  const { model } = context;
+  const body = readBody(value, bodyFields, model);
+  const params = body.sampling_params;
+  if (params === undefined) throw validation("body.sampling_params", "missing", "Field required");
+  if (!isObject(params)) throw validation("body.sampling_params", "dict_type", "Input should be a valid dictionary");
+  refuseUnsupported(params, paramFields, "sampling_params.");
+  const prompt = readPrompt(body.token_ids, "body.token_ids", model);
+  const sampling = withSeed(readSampling(params, "sampling_params.", model), context);
+  const id = headerId ?? readText(body, "request_id") ?? randomBytes(8).toString("hex");
+  return {
+    id: `generate-tokens-${id}`,
+    prompts: [prompt],
+    sampling,
+    maxTokens: [sampling.maxTokens ?? model.maxModelLen - prompt.length],
+    cacheSalt: readSalt(body),
+    tokenizer: null,
+    tokenTexts: false,
+    logprobs: params.logprobs === 0,
+    withText: body.output_mode === "text",
+    returnTokenIds: readFlag(body, "return_token_ids", false),
+    ...readStreamOptions(body),
+  };
 }
 
-function validation(loc: string, type: string, message: string, rest = ""): HttpError {
-  return new HttpError(
-    400,
-    `1 validation error:\n  {'type': '${type}', 'loc': '${loc}', 'msg': '${message}'${rest}}`,
-    loc,
+function answering(call: GenerateCall, model: ServedModel): Answering {
+  const mode = `"output_mode":"${call.withText ? "text" : "tokens"}"`;
+  const chunk = (usage: unknown, choices: string) =>
+    `{"request_id":${JSON.stringify(call.id)},"usage":${JSON.stringify(usage)},${mode},"choices":[${choices}]}`;
+  return {
+    whole: (choices) => {
+      if (!call.sampling.promptLogprobs) return encodeWhole(call, choices, model, mode, "null");
+      return encodePromptLogprobs(choices[0]!, call.tokenizer).then((scores) =>
+        encodeWhole(call, choices, model, mode, JSON.stringify(scores)),
+      );
+    },
+    stream: call.stream
+      ? {
+          opening: [],
+          delta: (choice, from, to, finish) =>
+            chunk(null, encodeChoice(call, choice, model, { from, to, isChunk: true, isLast: finish !== null })),
+          usage: call.includeUsage ? (choices) => chunk(usageOf(call, choices), "") : null,
+        }
+      : null,
+  };
+}
+
+/** The answer's JSON, keys as vLLM 0.32 gives them. Built by hand: it is the server's hot path. */
+function encodeWhole(
+  call: GenerateCall,
+  choices: Choice[],
+  model: ServedModel,
+  mode: string,
+  promptLogprobs: string,
+): string {
+  const { prompt_tokens, total_tokens, completion_tokens } = usageOf(call, choices);
+  const promptIds = call.withText && call.returnTokenIds ? `[${call.prompts[0]!.join()}]` : "null";
+  const encoded = choices.map((choice) => {
+    const to = choice.output.tokenIds.length;
+    return encodeChoice(call, choice, model, { from: 0, to, isChunk: false, isLast: true });
+  });
+  return (
+    `{"request_id":${JSON.stringify(call.id)},"model":${JSON.stringify(model.name)},"created":${createdNow()},` +
+    `"usage":{"prompt_tokens":${prompt_tokens},"total_tokens":${total_tokens},` +
+    `"completion_tokens":${completion_tokens},"prompt_tokens_details":null,"completion_tokens_details":null},` +
+    `"prompt_logprobs":${promptLogprobs},"prompt_token_id_logprobs":null,` +
+    `"prompt_token_ids":${promptIds},"mm_placeholders":null,"metrics":null,"kv_transfer_params":null,` +
+    `"ec_transfer_params":null,${mode},"choices":[${encoded.join()}]}`
   );
 }
 
-function isObject(value: unknown): value is Json {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+interface Part {
+  from: number;
+  to: number;
+  isChunk: boolean;
+  isLast: boolean;
 }
 
-/**
- * The answer's JSON, keys as vLLM 0.32 gives them. Built by hand: it is the server's hot path. `rank` is null, as the
- * sampler does not rank.
- */
-export function encodeAnswer(
-  requestId: string,
-  request: ParsedRequest,
-  output: SequenceOutput,
-  model: ServedModel,
-): string {
-  const { prompt, stopTokenIds } = request.params;
-  const { tokenIds, logprobs, finish } = output;
-  const last = tokenIds.at(-1);
-  const stoppedBy = finish === "stop" && last !== undefined && stopTokenIds.has(last) ? last : null;
-  const stopReason = stoppedBy === null || model.eosTokenIds.includes(stoppedBy) ? null : stoppedBy;
-  const content = tokenIds.map((id, index) => {
-    const entry = `{"token_id":${id},"logprob":${logprobs[index]},"rank":null`;
+/** Tokens `from..to` of a choice; `rank` is null, as the sampler does not rank. */
+function encodeChoice(call: GenerateCall, choice: Choice, model: ServedModel, part: Part): string {
+  const { output, text } = choice;
+  const ids = part.isChunk ? output.tokenIds.slice(part.from, part.to) : output.tokenIds;
+  const reason = part.isLast ? JSON.stringify(stopReasonOf(choice, call.sampling, model)) : "null";
+  const versions: VersionSpan[] | null = part.isLast ? output.versions : null;
+  const content = ids.map((id, index) => {
+    const entry = `{"token_id":${id},"logprob":${output.logprobs[part.from + index]},"rank":null`;
     return `${entry},"top_logprobs":[${entry}}]}`;
   });
-  const total = prompt.length + tokenIds.length;
+  const shown = call.withText
+    ? `"text":${JSON.stringify(part.isChunk ? text!.release(part.isLast) : text!.text)},`
+    : "";
+  const withIds = !call.withText || call.returnTokenIds;
   return (
-    `{"request_id":${JSON.stringify(requestId)},"model":${JSON.stringify(model.name)},` +
-    `"created":${Math.floor(Date.now() / 1000)},"usage":{"prompt_tokens":${prompt.length},"total_tokens":${total},` +
-    `"completion_tokens":${tokenIds.length},"prompt_tokens_details":null,"completion_tokens_details":null},` +
-    `"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":null,"mm_placeholders":null,` +
-    `"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null,"output_mode":"tokens",` +
-    `"choices":[{"index":0,"finish_reason":"${finish}","stop_reason":${stopReason},"token_ids":[${tokenIds.join()}],` +
-    `"routed_experts":null,"sampling_mask":null,"weight_versions":${JSON.stringify(output.versions)},` +
-    `"logprobs":${request.logprobs ? `{"content":[${content.join()}]}` : "null"}}]}`
+    `{"index":${choice.index},"finish_reason":${part.isLast ? `"${output.finish}"` : "null"},"stop_reason":${reason},` +
+    `"token_ids":${withIds ? `[${ids.join()}]` : "null"},"routed_experts":null,"sampling_mask":null,` +
+    `"weight_versions":${JSON.stringify(versions)},${shown}` +
+    `"logprobs":${call.logprobs ? `{"content":[${content.join()}]}` : "null"}}`
   );
 }

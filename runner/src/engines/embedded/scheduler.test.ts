@@ -163,8 +163,121 @@ it("fails every request, and later ones, when the sampler fails", async () => {
   await expect(soon(scheduler.submit("b", params()).output)).rejects.toThrow("broken core");
 });
 
+describe("equal prompts", () => {
+  const prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+  const group = (count: number, more: Partial<SequenceParams> = {}) =>
+    Array.from({ length: count }, (_, seed) => params({ prompt, seed, ...more }));
+  const submitAll = (scheduler: Scheduler, wanted: SequenceParams[]) =>
+    soon(Promise.all(wanted.map((one) => scheduler.submit("a", one).output)));
+  const computeAlone = 10 + 19;
+
+  it("that come together are computed once, and change no answer", async () => {
+    const { scheduler, sampler } = start();
+    const outputs = await submitAll(scheduler, group(4));
+    outputs.forEach((output, index) => {
+      expect(output).toMatchObject(alone(group(4)[index]!));
+    });
+    // By hand: 10 tokens once; the other three compute the last one, whose logits they need; 4 more tokens each.
+    expect(sampler.computed).toBe(10 + 3 * 1 + 4 * 4);
+    expect([scheduler.prefixes.queries, scheduler.prefixes.hits]).toEqual([40, 27]);
+    expect(sampler.freePages()).toBe(64);
+  });
+
+  it("share while another still runs, and not after", async () => {
+    const { scheduler, sampler } = start();
+    const [first, second, third] = group(3, { maxTokens: 20 });
+    const running = scheduler.submit("a", first!);
+    await turns(6);
+    expect(await soon(scheduler.submit("b", second!).output)).toMatchObject(alone(second!));
+    await soon(running.output);
+    expect(scheduler.prefixes.hits).toBe(9);
+    expect(await soon(scheduler.submit("c", third!).output)).toMatchObject(alone(third!));
+    expect(scheduler.prefixes.hits).toBe(9);
+    expect(sampler.computed).toBe(computeAlone + (1 + 19) + computeAlone);
+  });
+
+  it.each([
+    ["of other salts", group(2).map((one, index) => ({ ...one, cacheSalt: `s${index}` }))],
+    ["shorter than a page", group(2, { prompt: [1, 2, 3, 4] })],
+    ["whose tokens are scored", group(2, { promptLogprobs: true })],
+    ["that end with their first token", group(2, { maxTokens: 1 })],
+  ])("%s are computed each", async (_, wanted) => {
+    const { scheduler } = start();
+    const outputs = await submitAll(scheduler, wanted);
+    outputs.forEach((output, index) => {
+      expect(output).toMatchObject(alone(wanted[index]!));
+    });
+    expect(scheduler.prefixes.hits).toBe(0);
+  });
+
+  it("do not share what other weights have computed", async () => {
+    const { scheduler, sampler } = start();
+    const [first, second] = group(2, { maxTokens: 12 });
+    const old = scheduler.submit("a", first!);
+    await turns(6);
+    await soon(scheduler.pause("keep", false));
+    sampler.salt = 5;
+    scheduler.resume();
+    expect(await soon(scheduler.submit("b", second!).output)).toMatchObject(alone(second!, limits.maxModelLen, 5));
+    await soon(old.output);
+    expect(scheduler.prefixes.hits).toBe(0);
+  });
+
+  it("are scored in one go, whatever happens to their pages", async () => {
+    const { scheduler } = start({ numPages: 7 });
+    const outputs = await submitAll(scheduler, group(3, { promptLogprobs: true }));
+    for (const { promptLogprobs } of outputs) {
+      expect([...promptLogprobs!].slice(1)).toEqual(prompt.slice(1).map((token) => Math.fround(-1 - token / 64)));
+    }
+    expect(scheduler.preemptions).toBeGreaterThan(0);
+  });
+});
+
+describe("a request that says itself whether it goes on", () => {
+  it("is asked after each token, and ends where it says", async () => {
+    const { scheduler } = start();
+    const seen: number[] = [];
+    const stops = async ({ tokenIds }: SequenceOutput) => {
+      seen.push(tokenIds.length);
+      await turns(3);
+      return tokenIds.length === 3;
+    };
+    const [output, other] = await soon(
+      Promise.all([scheduler.submit("a", params({ stops })).output, scheduler.submit("b", params()).output]),
+    );
+    expect(output).toMatchObject({ tokenIds: alone(params()).tokenIds.slice(0, 3), finish: "stop" });
+    expect(seen).toEqual([1, 2, 3]);
+    expect(other).toMatchObject(alone(params()));
+  });
+
+  it("fails by itself when it cannot say", async () => {
+    const { scheduler, sampler } = start();
+    const stops = () => Promise.reject(new Error("no such token"));
+    const failing = scheduler.submit("a", params({ stops }));
+    const other = scheduler.submit("b", params());
+    await expect(soon(failing.output)).rejects.toThrow("no such token");
+    expect(await soon(other.output)).toMatchObject(alone(params()));
+    expect(sampler.freePages()).toBe(64);
+  });
+
+  it("may be aborted while it thinks", async () => {
+    const { scheduler, sampler } = start();
+    const stops = async () => {
+      request.abort();
+      return false;
+    };
+    const request = scheduler.submit("a", params({ stops }));
+    expect(await soon(request.output)).toMatchObject({ finish: "abort", tokenIds: { length: 1 } });
+    expect(sampler.freePages()).toBe(64);
+  });
+});
+
+const common = Array.from({ length: 12 }, (_, index) => index);
 const arbitraryRequest = fc.record({
-  prompt: fc.array(fc.nat(49), { minLength: 1, maxLength: 12 }),
+  prompt: fc.oneof(
+    fc.array(fc.nat(49), { minLength: 1, maxLength: 12 }),
+    fc.constantFrom(common, common.slice(0, 8), common.slice(0, 6)),
+  ),
   maxTokens: fc.integer({ min: 1, max: 12 }),
   seed: fc.nat(),
   stops: fc.array(fc.nat(49), { maxLength: 3 }),

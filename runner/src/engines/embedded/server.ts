@@ -1,53 +1,103 @@
-import { randomBytes } from "node:crypto";
-import { type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest, fastify } from "fastify";
+import { createHash, timingSafeEqual } from "node:crypto";
+import { type FastifyInstance, type FastifyRequest, fastify } from "fastify";
+import { deadlineMs } from "../../deadline.ts";
 import { messageOf } from "../../errors.ts";
 import type { TransferInit, UpdateInfo } from "../client.ts";
-import { encodeAnswer, HttpError, parseRequest, type ServedModel } from "./generate.ts";
+import { type ServerContext, type ServerLimits, sendError } from "./answers.ts";
+import { addChat } from "./chat.ts";
+import type { TextTokenizer } from "./choice-text.ts";
+import { addCompletions } from "./completions.ts";
+import type { ServedModel } from "./fields.ts";
+import { addGenerate } from "./generate.ts";
+import { HttpError } from "./http-error.ts";
+import { Metrics } from "./metrics.ts";
 import { uniform } from "./philox.ts";
 import type { PauseMode, Scheduler } from "./scheduler.ts";
+import { addTokenize } from "./tokenize.ts";
 import type { WeightUpdates } from "./weight-updates.ts";
 
 export interface ServerOptions {
   scheduler: Scheduler;
   updates: WeightUpdates;
   model: ServedModel & { root: string };
+  /** Called once, by the first request that needs text. */
+  loadTokenizer: () => Promise<TextTokenizer>;
   /** Seeds requests that bring none. */
   seed: number;
   version: string;
+  /** Asked of every request but `/health`; null asks for none. */
+  apiKey: string | null;
+  limits: ServerLimits;
 }
 
-const maxBodyBytes = 64 * 1024 * 1024;
+export const defaultLimits: ServerLimits = {
+  bodyBytes: 64 * 1024 * 1024,
+  sequences: 16384,
+  headerSeconds: 20,
+  requestSeconds: 120,
+};
 
-/** vLLM's protocol (reference: vllm.md, sections 1 and 4) over the embedded scheduler. Not yet listening. */
+/** vLLM's protocol (reference: vllm.md, sections 1, 2, 4 and 5) over the embedded scheduler. Not yet listening. */
 export function buildServer(options: ServerOptions): FastifyInstance {
-  const app = fastify({ bodyLimit: maxBodyBytes, forceCloseConnections: true });
-  app.setErrorHandler((error: FastifyError, _, reply) => sendError(reply, error));
+  const { limits, scheduler, model } = options;
+  const requestTimeout = deadlineMs(limits.requestSeconds);
+  const headersTimeout = Math.min(deadlineMs(limits.headerSeconds), requestTimeout);
+  const app = fastify({
+    bodyLimit: limits.bodyBytes,
+    forceCloseConnections: true,
+    requestTimeout,
+    http: { headersTimeout, connectionsCheckingInterval: Math.min(headersTimeout, 5000) },
+  });
+  // A connection beyond what may wait could only be refused.
+  app.server.maxConnections = limits.sequences + 256;
+  app.setErrorHandler((error, _, reply) => sendError(reply, error));
   app.setNotFoundHandler((_, reply) => sendError(reply, new HttpError(404, "Not Found")));
+  if (options.apiKey !== null) requireKey(app, options.apiKey);
   // Routes without a body are called with an empty one and any content type.
   app.addContentTypeParser("*", (_request, _payload, done) => done(null, undefined));
-  addGenerate(app, options);
+  const context = createContext(options);
+  addGenerate(app, context);
+  addCompletions(app, context);
+  addChat(app, context);
+  addTokenize(app, context);
   addInformation(app, options);
+  addMetrics(app, new Metrics(scheduler, model.name));
   addControl(app, options);
   addWeightRoutes(app, options);
   return app;
 }
 
-function addGenerate(app: FastifyInstance, { scheduler, model, seed: serverSeed }: ServerOptions): void {
+function createContext({ scheduler, model, limits, seed, version, loadTokenizer }: ServerOptions): ServerContext {
   let unseeded = 0;
-  app.post("/inference/v1/generate", (request, reply) => {
-    const parsed = parseRequest(request.body, model);
-    const header = request.headers["x-request-id"];
-    const id = `generate-tokens-${header ?? parsed.requestId ?? randomBytes(8).toString("hex")}`;
-    const seed = parsed.params.seed ?? Math.floor(uniform(serverSeed, unseeded++) * 2 ** 53);
-    const { output, abort } = scheduler.submit(id, { ...parsed.params, seed });
-    reply.raw.once("close", () => {
-      if (!reply.raw.writableFinished) abort();
-    });
-    output.then(
-      (result) => sendJson(reply, encodeAnswer(id, parsed, result, model)),
-      (error) => sendError(reply, new HttpError(500, messageOf(error))),
-    );
+  let tokenizer: Promise<TextTokenizer> | null = null;
+  return {
+    scheduler,
+    model,
+    limits,
+    fingerprint: `molt-runner-${version}`,
+    tokenizer: () => {
+      tokenizer ??= loadTokenizer();
+      return tokenizer;
+    },
+    nextSeed: () => Math.floor(uniform(seed, unseeded++) * 2 ** 53),
+  };
+}
+
+/** In constant time, whatever the lengths. */
+function requireKey(app: FastifyInstance, apiKey: string): void {
+  const digest = (text: string) => createHash("sha256").update(text).digest();
+  const wanted = digest(`Bearer ${apiKey}`);
+  app.addHook("onRequest", (request, reply, next) => {
+    const given = request.headers.authorization ?? "";
+    if (request.routeOptions.url === "/health" || timingSafeEqual(digest(given), wanted)) return next();
+    const what = given === "" ? "No API key was given" : "The API key is not this engine's";
+    const as = { type: "invalid_request_error", code: "invalid_api_key" };
+    sendError(reply, new HttpError(401, `${what}: send it as Authorization: Bearer KEY.`, null, as));
   });
+}
+
+function addMetrics(app: FastifyInstance, metrics: Metrics): void {
+  app.get("/metrics", async (_, reply) => reply.type(metrics.contentType).send(await metrics.text()));
 }
 
 function addInformation(app: FastifyInstance, { scheduler, model, version }: ServerOptions): void {
@@ -133,23 +183,4 @@ function addWeightRoutes(app: FastifyInstance, { scheduler, updates }: ServerOpt
 
 function bodyOf<T>(request: FastifyRequest): Partial<T> & T {
   return (request.body ?? {}) as T;
-}
-
-/** Past fastify's serializer: a seventh of its cost, on the one route that counts. */
-function sendJson(reply: FastifyReply, json: string): void {
-  reply.hijack();
-  reply.raw.writeHead(200, { "content-type": "application/json", "content-length": Buffer.byteLength(json) });
-  reply.raw.end(json);
-}
-
-const errorTypes: Record<number, string> = { 400: "BadRequestError", 404: "NotFoundError" };
-
-/** vLLM's error body; its request validation says "Bad Request" where the rest says "BadRequestError". */
-function sendError(reply: FastifyReply, error: FastifyError | HttpError): void {
-  if (reply.raw.destroyed) return;
-  const status = error instanceof HttpError ? error.status : (error.statusCode ?? 500);
-  const param = error instanceof HttpError ? error.param : null;
-  const isValidation = status === 400 && error.message.startsWith("1 validation error");
-  const type = isValidation ? "Bad Request" : (errorTypes[status] ?? "InternalServerError");
-  reply.code(status).send({ error: { message: error.message, type, param, code: status } });
 }

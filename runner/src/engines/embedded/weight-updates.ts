@@ -1,7 +1,7 @@
 import type { ProcessGroup, ProcessGroupOptions, UnitDescription } from "molt-native";
 import { deadlineMs, withDeadline } from "../../deadline.ts";
 import type { TransferInit, UpdateInfo } from "../client.ts";
-import { HttpError } from "./generate.ts";
+import { HttpError } from "./http-error.ts";
 import type { SamplerLike, Scheduler } from "./scheduler.ts";
 
 export type ConnectTransfer = (options: ProcessGroupOptions) => Promise<ProcessGroup>;

@@ -18,6 +18,15 @@ export const correctionOff: Rule = ({ algo, train }) => {
   return refuse([key, "train.max_staleness", "train.updates_per_batch"], message);
 };
 
+/** Engine and policy round differently in bf16, so that even fresh rows are a little off-policy. */
+export const correctionOffInBf16: Rule = ({ algo, fsdp, engine }) => {
+  const rounding = fsdp.param_dtype === "bf16" ? "fsdp.param_dtype" : engine.dtype === "bf16" ? "engine.dtype" : null;
+  if (algo.advantage.is_correction_level !== "off" || rounding === null) return [];
+  const key = "algo.advantage.is_correction_level";
+  const message = `${key} off leaves bf16's rounding uncorrected: set it to token, or ${rounding} to float32`;
+  return refuse([key, rounding], message);
+};
+
 /** A weight of a whole sequence is kept or dropped; clipping it would bias every token alike. */
 export const correctionMode: Rule = ({ algo }) => {
   const { is_correction_level: level, is_correction_mode: mode } = algo.advantage;

@@ -8,7 +8,9 @@ train: { agent_path: agent.ts }
 
 /** `[column on line 4, severity, message]` of what the guardrails say of one more line. */
 function judge(line: string): [number, string, string][] {
-  const text = line.startsWith("train:") ? `${right.replace(/train:.*\n/, "\n")}${line}` : `${right}${line}`;
+  const section = line.slice(0, line.indexOf(":"));
+  const given = right.split("\n").map((other) => (other.startsWith(`${section}:`) ? "" : other));
+  const text = given.join("\n") + line;
   return diagnose(text, "r.yaml", { environment: {} }).map(({ range, severity, message, code }) => {
     expect(code).toBe("guardrail");
     expect(range.start.line).toBe(3);
@@ -125,6 +127,24 @@ describe("one wrong recipe for each guardrail", () => {
       "eval.n_samples_per_prompt (4) repeats the same greedy answer: raise eval.temperature above 0",
     ],
     [
+      "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 2, 3] }",
+      57,
+      "error",
+      "data.prompt_probs has 3 weights, data.prompt_dataset 2 files: give each its own",
+    ],
+    [
+      "data: { prompt_dataset: a.jsonl, prompt_probs: [1, 2] }",
+      48,
+      "error",
+      "data.prompt_probs has 2 weights, data.prompt_dataset 1 file: give each its own",
+    ],
+    [
+      "data: { prompt_dataset: [/a.jsonl, /b.csv, /x/../a.jsonl] }",
+      25,
+      "error",
+      "data.prompt_dataset names /a.jsonl twice: name each file once, and give it more weight with data.prompt_probs",
+    ],
+    [
       "ckpt: { output_dir: model }",
       21,
       "error",
@@ -136,6 +156,8 @@ describe("one wrong recipe for each guardrail", () => {
 
   test.each([
     "rollout: { max_in_flight: 128, min_group: 2 }",
+    "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 0.5] }",
+    "data: { prompt_dataset: [a.jsonl, b.csv] }",
     "eval: { dataset: b.jsonl, top_p: 0.9, temperature: 0.7, n_samples_per_prompt: 4, steps: 5 }",
     "algo: { kl: { estimator: k1 } }",
     "algo: { advantage: { is_correction_level: token, is_correction_mode: clip } }",
@@ -150,6 +172,22 @@ describe("one wrong recipe for each guardrail", () => {
     const line = `${train}, max_staleness: 0, updates_per_batch: 2 }\n${off}`;
     const [found] = diagnose(`${right.replace(/train:.*\n/, "\n")}${line}`, "r.yaml");
     expect(found!.message).toContain("since train.updates_per_batch is 2: set it to token, or that to 1");
+  });
+
+  test("correction off is refused in bf16, on-policy too", () => {
+    const off = "algo: { advantage: { is_correction_level: off } }";
+    const text = `${right.replace("agent.ts", "agent.ts, max_staleness: 0")}${off}`;
+    expect(diagnose(text, "r.yaml")).toEqual([]);
+    for (const [line, rounding] of [
+      ["fsdp: { param_dtype: bf16 }", "fsdp.param_dtype"],
+      ["engine: { dtype: bf16 }", "engine.dtype"],
+    ]) {
+      const [found] = diagnose(`${text}\n${line}`, "r.yaml");
+      expect(found!.message).toBe(
+        "algo.advantage.is_correction_level off leaves bf16's rounding uncorrected: " +
+          `set it to token, or ${rounding} to float32`,
+      );
+    }
   });
 
   test("bounds of single keys are the schema's", () => {

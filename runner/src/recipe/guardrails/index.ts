@@ -1,5 +1,13 @@
 import type { Recipe } from "../schema.ts";
-import { clipRange, correctionMode, correctionOff, correctionThreshold, klEstimator } from "./algorithms.ts";
+import {
+  clipRange,
+  correctionMode,
+  correctionOff,
+  correctionOffInBf16,
+  correctionThreshold,
+  klEstimator,
+} from "./algorithms.ts";
+import { promptFileTwice, promptWeights } from "./data.ts";
 import { evaluationWithoutData, greedyRepeats } from "./evaluation.ts";
 import type { Finding, Rule, Verb } from "./finding.ts";
 import { groupSize, inFlight, minGroup, updates } from "./groups.ts";
@@ -12,7 +20,7 @@ export type { Finding, Verb } from "./finding.ts";
 /** The rules that hold for each verb. */
 const rules: { verbs: Verb[]; rules: Rule[] }[] = [
   { verbs: ["run", "sft", "eval"], rules: [required] },
-  { verbs: ["run", "sft"], rules: [exportOverSource] },
+  { verbs: ["run", "sft"], rules: [exportOverSource, promptWeights, promptFileTwice] },
   { verbs: ["run", "eval"], rules: [replyLength, turnTimeout, greedyRepeats] },
   {
     verbs: ["run"],
@@ -25,6 +33,7 @@ const rules: { verbs: Verb[]; rules: Rule[] }[] = [
       updates,
       correctionThreshold,
       correctionOff,
+      correctionOffInBf16,
       correctionMode,
       klEstimator,
       clipRange,

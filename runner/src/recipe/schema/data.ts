@@ -1,12 +1,17 @@
 import { z } from "zod";
-import { key, path, positiveInteger, section } from "./key.ts";
+import { key, path, positiveInteger, positiveNumber, section } from "./key.ts";
 
 const column = z.string().min(1);
 
 export const data = section("The dataset and how its rows become prompts.", {
-  prompt_dataset: key(path.nullable(), null, {
-    description: "JSONL or JSON file of the training rows; run and sft need it.",
+  prompt_dataset: key(z.union([path, z.array(path).min(1)]).nullable(), null, {
+    description: "JSONL, JSON, CSV or Parquet file of the training rows, or a list of such; run and sft need it.",
     path: "recipe",
+  }),
+  prompt_probs: key(z.array(positiveNumber).min(1).nullable(), null, {
+    description:
+      "Weight of each file of data.prompt_dataset in the order within an epoch: nothing is repeated or left out, so " +
+      "when a file is used up the others go on; null shuffles all rows together.",
   }),
   input_key: key(column, "input", { description: "Column of the prompt: a string or a list of chat messages." }),
   label_key: key(column.nullable(), null, { description: "Column handed to the agent as the row's label." }),
@@ -16,7 +21,7 @@ export const data = section("The dataset and how its rows become prompts.", {
     unit: "tokens",
   }),
   max_samples: key(positiveInteger.nullable(), null, {
-    description: "Only the file's first rows are taken, this many; null takes all.",
+    description: "Only the first rows of each file are taken, this many; null takes all.",
     unit: "rows",
   }),
   epochs: key(positiveInteger, 1, { description: "Passes over the dataset when run.steps is null.", unit: "passes" }),

@@ -7,6 +7,7 @@ interface JsonType {
   const?: unknown;
   anyOf?: JsonType[];
   prefixItems?: JsonType[];
+  items?: JsonType;
   minimum?: number;
   maximum?: number;
   exclusiveMinimum?: number;
@@ -26,6 +27,7 @@ function inWords(json: JsonType, isPath: boolean): string {
   if (json.enum) return json.enum.length === 1 ? json.enum[0]! : `one of ${json.enum.join(", ")}`;
   if (json.prefixItems)
     return `a list of ${json.prefixItems.length}: ${json.prefixItems.map((item) => inWords(item, isPath)).join(", ")}`;
+  if (json.items) return `a list of ${inWords(json.items, isPath).replace(/^an? (\w+)/, "$1s")}`;
   if (json.type === "boolean") return "true or false";
   if (json.type === "null") return "null";
   if (json.type === "string") return isPath ? "a path" : `text${json.pattern ? ` matching ${json.pattern}` : ""}`;

@@ -1,7 +1,13 @@
+import { z } from "zod";
 import { key, positiveInteger, section } from "./key.ts";
 
 export const engine = section("The engines that sample.", {
   count: key(positiveInteger, 1, { description: "Engine processes.", unit: "engines" }),
+  dtype: key(z.enum(["float32", "bf16"]), "float32", {
+    description:
+      "What matmuls, attention and the key/value cache are in. bf16 halves the memory and, where the processor has " +
+      "its instructions, is faster; the trainer's log-probabilities then differ by more.",
+  }),
   max_num_seqs: key(positiveInteger, 256, {
     description: "Sequences decoded at once by one engine.",
     unit: "sequences",

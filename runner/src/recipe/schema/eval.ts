@@ -3,7 +3,7 @@ import { key, path, positiveInteger, section } from "./key.ts";
 
 export const evaluation = section("Evaluation on held-out rows.", {
   dataset: key(path.nullable(), null, {
-    description: "JSONL or JSON file of the held-out rows; null evaluates nothing.",
+    description: "JSONL, JSON, CSV or Parquet file of the held-out rows; null evaluates nothing.",
     path: "recipe",
   }),
   steps: key(z.union([z.literal(-1), positiveInteger]), -1, {

@@ -1,0 +1,73 @@
+/** The recipes' data and agents, against the rules that they state. */
+import { fileURLToPath } from "node:url";
+import { expect, test } from "vitest";
+import type { Row } from "../src/agents/types.ts";
+import { readDataset } from "../src/data/dataset.ts";
+import { loadAgent } from "../src/testing.ts";
+
+const recipes = new URL("../../recipes/", import.meta.url);
+
+async function rowsOf(path: string, labelKey: string | null): Promise<Row[]> {
+  const file = fileURLToPath(new URL(path, recipes));
+  return (await readDataset(file, { inputKey: "prompt", labelKey })).rows;
+}
+
+const tableOf = (row: Row) => row.fields.table as Record<string, string>;
+const isDigit = (text: string) => /^\d$/.test(text);
+
+test("pointers: a key leads to its label over one pointer at most, and what is held out is not trained", async () => {
+  const [heldout, prompts] = [
+    await rowsOf("pointers/heldout.jsonl", "label"),
+    await rowsOf("pointers/prompts.jsonl", "label"),
+  ];
+  expect([heldout.length, prompts.length]).toEqual([192, 1600]);
+  for (const row of [...heldout, ...prompts]) {
+    const table = tableOf(row);
+    expect(Object.keys(table)).toEqual(["a", "b", "c", "d"]);
+    const first = table[row.messages[0]!.content!.replace("find ", "")]!;
+    expect(isDigit(first) ? first : table[first]).toBe(row.label);
+  }
+  const nameOf = ({ messages, fields }: Row) => JSON.stringify([messages[0]!.content, fields.table]);
+  expect(new Set([...heldout, ...prompts].map(nameOf)).size).toBe(1792);
+});
+
+test("pointers: demonstrations look keys up until a digit shows, and answer it", async () => {
+  const rows = await rowsOf("pointers/warmup.jsonl", "reply");
+  expect(rows).toHaveLength(1000);
+  const asked: Record<string, number> = { a: 0, b: 0, c: 0, d: 0 };
+  for (const { messages, label } of rows) {
+    const said = messages.map(({ role, content }) => [role, content]);
+    expect(said[0]).toEqual(["user", expect.stringMatching(/^find [a-d]$/)]);
+    const [found, calls] = [
+      said.slice(2).filter((_, at) => at % 2 === 0),
+      said.slice(1).filter((_, at) => at % 2 === 0),
+    ];
+    expect(calls.length).toBeLessThanOrEqual(4);
+    for (const [role, content] of calls) {
+      expect([role, content]).toEqual(["assistant", expect.stringMatching(/^get [a-d]$/)]);
+      asked[content!.slice(-1)]!++;
+    }
+    expect(found.map(([role]) => role)).toEqual(calls.map(() => "tool"));
+    expect(found.map(([, content]) => isDigit(content!))).toEqual(calls.map((_, at) => at === calls.length - 1));
+    expect(label).toBe(`=${found.at(-1)![1]}`);
+  }
+  const calls = Object.values(asked);
+  // Even: the standard deviation of each is about 16.
+  for (const count of calls) expect(Math.abs(count - calls.reduce((sum, one) => sum + one) / 4)).toBeLessThan(100);
+});
+
+test("smollm2: one question a country; a reply earns the part of it that is the name", async () => {
+  const rows = await rowsOf("smollm2/capitals.jsonl", "label");
+  expect(new Set(rows.map(({ messages }) => messages[0]!.content)).size).toBe(243);
+  const labels = Object.fromEntries(rows.map(({ messages, label }) => [messages[0]!.content, label]));
+  expect(labels).toMatchObject({
+    "What is the capital of France?": "Paris",
+    "What is the capital of Ecuador?": "Quito",
+    "What is the capital of Kenya?": "Nairobi",
+  });
+  const Agent = await loadAgent(new URL("smollm2/agent.ts", recipes));
+  const row = { label: "Paris" } as Row;
+  const rewardOf = async (text: string) => (await new Agent().step({ text, stop: "stop", turn: 0 }, row)).reward;
+  const replies = ["Paris", "Paris.", " Paris\n", "The capital of France is Paris.", "paris", "Lyon", ""];
+  expect(await Promise.all(replies.map(rewardOf))).toEqual([1, 5 / 6, 1, 5 / 31, 0, 0, 0]);
+});
