@@ -50,8 +50,13 @@ export async function stopParts(parts: Parts): Promise<void> {
   await parts.ranks.stop();
 }
 
-export async function startRanks(recipe: Recipe, folder: ModelFolder, count: number): Promise<RankGroup> {
-  const init = rankInit(recipe, folder, policyLoss(recipe));
+export async function startRanks(
+  recipe: Recipe,
+  folder: ModelFolder,
+  count: number,
+  loss = policyLoss(recipe),
+): Promise<RankGroup> {
+  const init = rankInit(recipe, folder, loss);
   return RankGroup.start({ count, init, deadlines: { start: startSeconds, request: requestSeconds } });
 }
 

@@ -6,10 +6,11 @@ import { Tokenizer } from "../data/tokenizer.ts";
 import { RunnerError } from "../errors.ts";
 import type { Arithmetic, Recipe } from "../recipe/index.ts";
 import type { EventLog } from "../telemetry/log.ts";
-import { RankGroup } from "../trainer/handle.ts";
+import type { RankGroup } from "../trainer/handle.ts";
 import { type SftRow, sftBatch } from "../trainer/sft-batch.ts";
-import { rankInit, readPolicyFolder, schedule, sftLoss } from "../trainer/specs.ts";
+import { readPolicyFolder, schedule, sftLoss } from "../trainer/specs.ts";
 import { copyExport, exportModel } from "./export.ts";
+import { startRanks } from "./parts.ts";
 import { phase } from "./phase.ts";
 import type { RunDirectory } from "./run-directory.ts";
 
@@ -30,13 +31,8 @@ export async function sftRun(options: SftRunOptions): Promise<"completed" | "int
     () => readDemonstrations(recipe),
     ({ rows }) => `${rows.length} demonstrations`,
   );
-  const ranks = await phase(log, "start", () =>
-    RankGroup.start({
-      count: recipe.actor.devices_per_node,
-      init: rankInit(recipe, folder, sftLoss(recipe)),
-      deadlines: { start: 120, request: 600 },
-    }),
-  );
+  const count = recipe.actor.devices_per_node;
+  const ranks = await phase(log, "start", () => startRanks(recipe, folder, count, sftLoss(recipe)));
   try {
     await phase(log, "train", () => trainRows(options, ranks, demonstrations));
     if (interrupted.aborted) return "interrupted";
