@@ -1,4 +1,3 @@
-import { once } from "node:events";
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
@@ -52,7 +51,7 @@ function open() {
     received += text;
   });
   socket.on("error", () => {});
-  const closed = once(socket, "close").then(() => received);
+  const closed = new Promise<string>((resolve) => socket.once("close", () => resolve(received)));
   return { socket, received: () => received, closed: () => withDeadline(closed, 30, "the server to close") };
 }
 
@@ -87,10 +86,9 @@ describe("clients that send too much, or what is not HTTP", () => {
   it("are refused by the length they reach", async () => {
     const client = open();
     client.socket.write(head("chunked"));
-    const chunk = `4000\r\n${" ".repeat(0x4000)}\r\n`;
-    const flood = setInterval(() => client.socket.write(chunk), 5);
-    const answer = await client.closed().finally(() => clearInterval(flood));
-    expect(answer).toMatch(/^HTTP\/1.1 413 /);
+    // Not a byte more than makes it too much: what the server leaves unread resets the connection, and its answer is lost.
+    for (let sent = 0; sent <= 100_000; sent += 0x4000) client.socket.write(`4000\r\n${" ".repeat(0x4000)}\r\n`);
+    expect(await client.closed()).toMatch(/^HTTP\/1.1 413 /);
   });
 
   it("get answers up to the garbage between pipelined requests", async () => {
