@@ -2,10 +2,11 @@
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 import { buildServer } from "../lsp/build.mjs";
+import { writeNotices } from "../lsp/notices.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
-await Promise.all([
+const bundles = await Promise.all([
   buildServer(here("dist/server.cjs")),
   build({
     entryPoints: [here("src/extension.ts")],
@@ -18,6 +19,11 @@ await Promise.all([
     minify: true,
     keepNames: true,
     sourcemap: "linked",
+    metafile: true,
     logLevel: "warning",
   }),
 ]);
+writeNotices(
+  bundles.map(({ metafile }) => metafile),
+  here("dist/THIRD-PARTY-NOTICES.txt"),
+);

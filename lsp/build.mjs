@@ -18,7 +18,7 @@ const englishOnly = {
 };
 
 /** CommonJS, because the protocol library is: an ES module bundle of it would need a `require` of its own. */
-export function buildServer(outfile = here("dist/server.cjs")) {
+export function buildServer(outfile = here("dist/server.cjs"), { sourcemap = "linked" } = {}) {
   return build({
     entryPoints: [here("src/server.ts")],
     outfile,
@@ -28,8 +28,9 @@ export function buildServer(outfile = here("dist/server.cjs")) {
     target: "node20",
     minify: true,
     keepNames: true,
-    sourcemap: "linked",
+    sourcemap,
     plugins: [englishOnly],
+    metafile: true,
     logLevel: "warning",
   });
 }

@@ -135,6 +135,11 @@ export interface ModelOptions {
    * reductions, the residual stream, norms and the softmax over the vocabulary are float32. Default float32.
    */
   dtype?: "float32" | "bfloat16";
+  /**
+   * What backward has of the layers: `full` recomputes all but their inputs; `none` keeps activations and gathered
+   * weights, which is faster and larger. Default full.
+   */
+  gradientCheckpoint?: "full" | "none";
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
 }
@@ -203,7 +208,7 @@ export interface SamplerOptions {
   /** Tokens a page of the key/value cache holds. */
   pageSize: number;
   numPages: number;
-  /** Of weights, activations and the cache; the residual stream, norms and softmax are float32. Default float32. */
+  /** Of weights, activations and the cache; the residual stream and softmax are float32. Default float32. */
   dtype?: "float32" | "bfloat16";
   /** Plain ATen throughout: what the faster paths are held to in tests. Default false. */
   plain?: boolean;

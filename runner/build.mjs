@@ -1,18 +1,36 @@
 // Bundles the command line, the agent worker and the library into dist/, split so that a verb loads only what it needs,
-// and writes the library's types beside them.
+// and writes the library's types and the language server beside them.
 import { execFileSync } from "node:child_process";
-import { rmSync } from "node:fs";
+import { copyFileSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { build, transformSync } from "esbuild";
+import { buildServer } from "../lsp/build.mjs";
+import { writeNotices } from "../lsp/notices.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
+/**
+ * Bundles the template engine with its classes' fields assigned in constructors: Node 20 spends five sixths of the time
+ * that a long conversation takes to render on defining fields that a base class has too.
+ */
+export const fastTemplates = {
+  name: "fast-templates",
+  setup({ onResolve, onLoad }) {
+    const path = fileURLToPath(import.meta.resolve("@huggingface/jinja"));
+    const tsconfigRaw = { compilerOptions: { useDefineForClassFields: false } };
+    onResolve({ filter: /^@huggingface\/jinja$/ }, () => ({ path, namespace: "fast-templates" }));
+    onLoad({ filter: /.*/, namespace: "fast-templates" }, () => ({
+      contents: transformSync(readFileSync(path, "utf8"), { loader: "ts", target: "node20", tsconfigRaw }).code,
+    }));
+  },
+};
+
 export async function buildRunner(outdir = here("dist")) {
   rmSync(outdir, { recursive: true, force: true });
-  const entries = ["cli", "index", "testing", "agents/worker"];
-  await build({
+  const entries = ["cli", "index", "testing", "agents/worker", "code/shipped"];
+  const { metafile } = await build({
     entryPoints: Object.fromEntries(entries.map((entry) => [entry, here(`src/${entry}.ts`)])),
     outdir,
     bundle: true,
@@ -20,13 +38,29 @@ export async function buildRunner(outdir = here("dist")) {
     // Beside cli.js: code in a chunk finds it by its own address.
     chunkNames: "[name]-[hash]",
     packages: "external",
+    plugins: [fastTemplates],
     platform: "node",
     format: "esm",
     target: "node20",
     sourcemap: "linked",
+    // The package holds the sources themselves.
+    sourcesContent: false,
+    metafile: true,
     logLevel: "warning",
   });
+  // What the recipes that `init` writes name.
+  copyFileSync(here("../recipes/schema.json"), join(outdir, "recipe-schema.json"));
+  // A bundle of its own: `molt-runner lsp` is the only verb that needs its libraries.
+  const server = await buildServer(join(outdir, "server.cjs"), { sourcemap: false });
+  writeNotices([metafile, server.metafile], join(outdir, "THIRD-PARTY-NOTICES.txt"));
   writeTypes(outdir);
+  await writeCodeMap(outdir);
+}
+
+/** What `context` and the language server know of these sources without parsing them again. */
+async function writeCodeMap(outdir) {
+  const { shippedMap } = await import(pathToFileURL(join(outdir, "code", "shipped.js")).href);
+  writeFileSync(join(outdir, "code-map.json"), JSON.stringify(shippedMap(here(".."))));
 }
 
 function writeTypes(outdir) {

@@ -1,7 +1,8 @@
 import { type ExtensionContext, StatusBarAlignment, type Uri, window } from "vscode";
 import { LanguageClient, State, TransportKind } from "vscode-languageclient/node";
-import { type VerbParams, type VerbResult, verbRequest } from "../../lsp/src/requests.ts";
+import { type RecipeParams, type ResolveResult, resolveRequest } from "../../lsp/src/requests.ts";
 import { withDeadline } from "../../runner/src/deadline.ts";
+import type { Verb } from "../../runner/src/recipe/index.ts";
 
 const stateText: Record<State, string> = {
   [State.Starting]: "starting",
@@ -19,7 +20,7 @@ export function createClient(context: ExtensionContext): LanguageClient {
   // `module`, not a command: VS Code starts it under its own Node, and none has to be installed.
   const server = { module: context.asAbsolutePath("dist/server.cjs"), transport: TransportKind.stdio };
   const client = new LanguageClient("moltRunner", "Molt Runner", server, {
-    documentSelector: [{ scheme: "file", language: "yaml" }],
+    documentSelector: ["yaml", "typescript", "javascript"].map((language) => ({ scheme: "file", language })),
   });
   const show = (state: State) => {
     status.text = `Molt: ${stateText[state]}`;
@@ -35,11 +36,12 @@ export function createClient(context: ExtensionContext): LanguageClient {
 }
 
 /** The verb that the server takes the recipe for; `run` when it is down. */
-export async function verbOf(client: LanguageClient, uri: Uri): Promise<VerbResult> {
+export async function verbOf(client: LanguageClient, uri: Uri): Promise<Verb> {
   if (client.state !== State.Running) return "run";
-  const params: VerbParams = { uri: uri.toString() };
+  const params: RecipeParams = { uri: uri.toString() };
   try {
-    return await withDeadline(client.sendRequest<VerbResult>(verbRequest, params), 5, "the language server");
+    const answer = client.sendRequest<ResolveResult>(resolveRequest, params);
+    return (await withDeadline(answer, 5, "the language server"))?.verb ?? "run";
   } catch {
     return "run";
   }

@@ -12,22 +12,31 @@ import {
   workspace,
 } from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
-import type { VerbResult as Verb } from "../../lsp/src/requests.ts";
+import type { Verb } from "../../runner/src/recipe/index.ts";
 import { verbOf } from "./client.ts";
 
-/** Runs the recipe given by a menu, or shown in the active editor, in a terminal: `molt-runner <verb> <file>`. */
-export async function runRecipe(client: LanguageClient, uri = window.activeTextEditor?.document.uri): Promise<void> {
+type TaskVerb = Verb | "plan" | "check";
+
+/**
+ * Starts `molt-runner <verb> <file>` in a terminal for the recipe given by a menu or a lens, or shown in the active
+ * editor. Without a verb: the one that the recipe is made for.
+ */
+export async function runRecipe(
+  client: LanguageClient,
+  uri = window.activeTextEditor?.document.uri,
+  verb?: TaskVerb,
+): Promise<void> {
   if (uri?.scheme !== "file") {
     window.showErrorMessage("Molt Runner: open a recipe (a YAML file on disk) to run it.");
     return;
   }
   const document = workspace.textDocuments.find((open) => open.uri.toString() === uri.toString());
   if (document?.isDirty && !(await document.save())) return;
-  await tasks.executeTask(createTask(uri, await verbOf(client, uri)));
+  await tasks.executeTask(createTask(uri, verb ?? (await verbOf(client, uri))));
 }
 
 /** A task, because it quotes each word for whatever shell the terminal has. */
-function createTask(uri: Uri, verb: Verb): Task {
+function createTask(uri: Uri, verb: TaskVerb): Task {
   const folder = workspace.getWorkspaceFolder(uri);
   const cwd = folder?.uri.fsPath ?? dirname(uri.fsPath);
   const file = workspace.asRelativePath(uri, false);

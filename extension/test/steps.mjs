@@ -45,6 +45,22 @@ export const steps = {
     }, "the repaired key on disk");
   },
 
+  "completion offers the key, hover explains it, and a hint says what its value comes to": async ({ page }) => {
+    await page.locator('.view-line:has-text("32")').waitFor(); // 4 prompts x 8 samples
+    await runCommand(page, "Trigger Suggest");
+    await page.locator(`.suggest-widget.visible .monaco-list-row:has-text("${right}")`).waitFor();
+    await page.keyboard.press("Escape");
+    await runCommand(page, "Show or Focus Hover");
+    await page.locator(`.monaco-hover:visible:has-text("rollout.${right}")`).waitFor();
+    await page.keyboard.press("Escape");
+  },
+
+  "a lens above the recipe checks it in a terminal": async ({ page }) => {
+    await page.locator('.codelens-decoration a:has-text("check")').click();
+    await page.locator('.xterm-rows:has-text("recipes/agent.ts train.agent_path: this file does not exist")').waitFor();
+    await runCommand(page, "Problems: Focus on Problems View");
+  },
+
   "YAML that is no recipe is left alone": async ({ page }) => {
     await openFile(page, "services.yaml");
     await page.locator(".view-line:has-text('imagee')").waitFor();
@@ -59,7 +75,7 @@ export const steps = {
     await openFile(page, "imitate.yaml");
     await runCommand(page, "Molt Runner: Run Recipe");
     // `run` would ask for an agent before it looks for the model.
-    await page.locator(`.xterm-rows:has-text("this model folder does not exist")`).waitFor();
+    await page.locator(`.xterm-rows:has-text("absent-model this model folder does not exist")`).waitFor();
   },
 };
 

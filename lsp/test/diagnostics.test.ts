@@ -1,11 +1,13 @@
 import { describe, expect, it } from "vitest";
 import { type Diagnostic, DiagnosticSeverity, type Position, type TextEdit } from "vscode-languageserver";
 import { TextDocument } from "vscode-languageserver-textdocument";
-import { diagnostics, quickFixes, type ReadFile } from "../src/service/diagnostics.ts";
+import { diagnostics } from "../src/service/diagnostics.ts";
+import { quickFixes } from "../src/service/fixes.ts";
+import { workspaceOf } from "./golden.ts";
 
 const uri = "file:///project/recipes/sort.yaml";
 const path = "/project/recipes/sort.yaml";
-const nothing: ReadFile = () => undefined;
+const nothing = workspaceOf();
 
 /** A recipe with nothing wrong, for the tests to spoil. */
 const sound = `actor: { model_name_or_path: model, init: random }
@@ -16,7 +18,7 @@ train: { agent_path: agent.ts }
 const source = (text: string) => TextDocument.create(uri, "yaml", 0, text);
 
 /** Takes the marks `«` and `»` out of the text: what lies between them must be what is underlined. */
-function check(marked: string, expected: string | RegExp, files: ReadFile = nothing): Diagnostic {
+function check(marked: string, expected: string | RegExp, files = nothing): Diagnostic {
   const underlined = /«(.*)»/s.exec(marked)?.[1];
   const text = marked.replace(/[«»]/g, "");
   const found = diagnostics({ uri, path, text }, files);
@@ -69,10 +71,7 @@ describe("diagnostics", () => {
 
   it("reads a parent through the editor, and shows what is wrong there at `extends`", () => {
     const child = "extends: «base.yaml»\nrun: { name: sort }\n";
-    const parent =
-      (text: string): ReadFile =>
-      (asked) =>
-        asked === "/project/recipes/base.yaml" ? text : undefined;
+    const parent = (text: string) => workspaceOf({ "base.yaml": text });
     check(child, /batch_size/, parent(`${sound}rollout: { batch_sise: 4 }\n`));
     expect(diagnostics({ uri, path, text: child.replace(/[«»]/g, "") }, parent(sound))).toEqual([]);
   });
@@ -99,5 +98,60 @@ describe("quick fixes", () => {
     const text = "rollout: { batch_sise: 4 }\nrun: { s$0eeed: 1 }\n";
     expect(fix(sound + text)?.text).toBe(`${sound}rollout: { batch_sise: 4 }\nrun: { seed: 1 }\n`);
     expect(fix(`$0${sound}${text.replace("$0", "")}`)).toBeUndefined();
+  });
+
+  it.each([
+    [
+      "a key to the section that it lives in, on the line after its last",
+      "rollout:\n  batch_size: 4 # small\nrun:\n  n_samples_per_prom$0pt: 2\n  seed: 1\n",
+      "rollout:\n  batch_size: 4 # small\n  n_samples_per_prompt: 2\nrun:\n  seed: 1\n",
+    ],
+    [
+      "out of braces, into braces",
+      "rollout: { batch_size: 4 }\nrun: { n_samples_per_prom$0pt: 2, seed: 1 }\n",
+      "rollout: { batch_size: 4, n_samples_per_prompt: 2 }\nrun: { seed: 1 }\n",
+    ],
+    [
+      "the last of braces, into a section that there is not yet",
+      "run: { seed: 1, n_samples_per_prom$0pt: 2 }\n",
+      "run: { seed: 1 }\nrollout:\n  n_samples_per_prompt: 2\n",
+    ],
+    [
+      "a key under the name that the Python original has for it",
+      "vllm:\n  num_eng$0ines: 2\nrun: { seed: 1 }\n",
+      "vllm:\nrun: { seed: 1 }\nengine:\n  count: 2\n",
+    ],
+    [
+      "a key without a value",
+      "run: { n_samples_per_prom$0pt, seed: 1 }\nrollout: { top_p: 1 }\n",
+      "run: { seed: 1 }\nrollout: { top_p: 1, n_samples_per_prompt:  }\n",
+    ],
+    [
+      "a dotted key, into sections in sections",
+      "algo.kl.init_co$0ef: 0.1\nrun: { seed: 1 }\n",
+      "run: { seed: 1 }\nalgo:\n  kl:\n    init_coef: 0.1\n",
+    ],
+  ])("moves %s", (_, text, expected) => {
+    expect(fix(sound + text)?.text).toBe(sound + expected);
+  });
+
+  it("does not put keys below an alias", () => {
+    expect(fix("x: &a { seed: 1 }\nrollout: *a\nrun: { n_samples_per_prom$0pt: 2, seed: 1 }\n")).toBeUndefined();
+    expect(fix(`${sound}rollout:\nrun: { n_samples_per_prom$0pt: 2, seed: 1 }\n`)?.text).toBe(
+      `${sound}rollout:\n  n_samples_per_prompt: 2\nrun: { seed: 1 }\n`,
+    );
+  });
+
+  it("adds what is missing, with its section", () => {
+    const withoutAgent = "actor: { model_name_or_path: model }\ndata: { prompt_dataset: prompts.jsonl }\n";
+    expect(fix(`$0${withoutAgent}`)).toEqual({
+      title: "Add 'train.agent_path'",
+      text: `${withoutAgent}train:\n  agent_path: \n`,
+    });
+  });
+
+  it("sets the nearest legal batch", () => {
+    const fixed = fix(`${sound}rollout: { batch_size: 4, n_samples_per_prompt: $01 }\n`);
+    expect(fixed?.text).toBe(`${sound}rollout: { batch_size: 4, n_samples_per_prompt: 2 }\n`);
   });
 });

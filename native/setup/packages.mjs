@@ -1,10 +1,10 @@
 // The checkout's npm packages and JavaScript builds.
 import { createHash } from "node:crypto";
-import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { nativeDirectory } from "./locate.mjs";
-import { run } from "./run.mjs";
+import { run, stampIn } from "./run.mjs";
 
 const root = join(nativeDirectory, "..");
 const modules = join(root, "node_modules");
@@ -22,16 +22,8 @@ function contentHash(files) {
   return hash.digest("hex");
 }
 
-/** A file in node_modules that says of what content something there was made: it goes when node_modules goes. */
-function stamp(name, content) {
-  const path = join(modules, `.molt-${name}`);
-  return {
-    current: () => existsSync(path) && readFileSync(path, "utf8") === content(),
-    write: () => writeFileSync(path, content()),
-  };
-}
-
-const installed = stamp("packages", () => contentHash([join(root, "package-lock.json")]));
+// In node_modules: they go when it goes.
+const installed = () => stampIn(modules, "packages", contentHash([join(root, "package-lock.json")]));
 
 /** npm, tried again where the network failed. @param {string[]} args @param {string} cwd */
 export async function npmOnline(args, cwd) {
@@ -48,7 +40,7 @@ export async function npmOnline(args, cwd) {
 
 async function install() {
   await npmOnline(["ci"], root);
-  installed.write();
+  installed().write();
 }
 
 const outputs = ["runner", "lsp", "extension"].map((name) => join(root, name, "dist"));
@@ -63,20 +55,20 @@ function buildInputs() {
   return [join(root, "package-lock.json"), ...sources.filter((file) => !file.endsWith(".test.ts")).sort()];
 }
 
-const built = stamp("build", () => contentHash(buildInputs()));
+const built = () => stampIn(modules, "build", contentHash(buildInputs()));
 
 async function build() {
   await run("npm", ["run", "build"], { cwd: root, minutes: 5, what: "npm run build" });
-  built.write();
+  built().write();
 }
 
 /** @returns {import("./setup.mjs").Phase} */
 export function packagesPhase() {
-  return { name: "npm packages", done: () => installed.current(), run: install };
+  return { name: "npm packages", done: () => installed().current(), run: install };
 }
 
 /** @returns {import("./setup.mjs").Phase} */
 export function buildPhase() {
-  const done = () => outputs.every((path) => existsSync(path)) && built.current();
+  const done = () => outputs.every((path) => existsSync(path)) && built().current();
   return { name: "JavaScript builds", done, run: build };
 }

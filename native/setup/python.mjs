@@ -1,8 +1,8 @@
 // The private Python environment: libtorch from its wheel, CMake and Ninja where missing, the oracle of the tests.
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { environmentDirectory, pythonPath, SetupError, torchDirectory, torchVersion } from "./locate.mjs";
-import { capture, run } from "./run.mjs";
+import { capture, run, stampIn } from "./run.mjs";
 import { atLeast, findPython } from "./tools.mjs";
 
 const cpuIndex = "https://download.pytorch.org/whl/cpu";
@@ -18,18 +18,9 @@ const oracle = [
   "safetensors==0.8.0",
 ];
 
-/** A file in the environment that says what was put there; written last, so a killed install leaves none. */
-function stamp(name, content) {
-  const path = join(environmentDirectory(), `.molt-${name}`);
-  return {
-    current: () => existsSync(path) && readFileSync(path, "utf8") === content,
-    write: () => writeFileSync(path, content),
-  };
-}
-
-const environmentStamp = () => stamp("environment", "1");
-const torchStamp = () => stamp("torch", torchVersion);
-const oracleStamp = () => stamp("oracle", [torchVersion, ...oracle].join("\n"));
+const environmentStamp = () => stampIn(environmentDirectory(), "environment", "1");
+const torchStamp = () => stampIn(environmentDirectory(), "torch", torchVersion);
+const oracleStamp = () => stampIn(environmentDirectory(), "oracle", [torchVersion, ...oracle].join("\n"));
 
 async function createEnvironment() {
   rmSync(environmentDirectory(), { recursive: true, force: true });

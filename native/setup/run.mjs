@@ -1,6 +1,6 @@
 // Runs the set-up's commands: output to a log, its end shown on failure, a deadline for each, no process left behind.
 import { spawn } from "node:child_process";
-import { appendFileSync, mkdirSync } from "node:fs";
+import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { cacheDirectory, SetupError } from "./locate.mjs";
 
@@ -36,6 +36,15 @@ export function endChildrenWithUs() {
   return () => {
     process.off("exit", killChildren);
     for (const signal of Object.keys(codes)) process.off(signal, leave);
+  };
+}
+
+/** A file in `folder` that says what was put there; written last, so that a killed step leaves none. */
+export function stampIn(folder, name, content) {
+  const path = join(folder, `.molt-${name}`);
+  return {
+    current: () => existsSync(path) && readFileSync(path, "utf8") === content,
+    write: () => writeFileSync(path, content),
   };
 }
 

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
+import type { ModelOptions } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
 import { freePort } from "../../runner/src/trainer/free-port.ts";
@@ -43,7 +44,7 @@ function share(begin: number, end: number, untargeted = false) {
 }
 
 /** Runs one process a share; resolves with what each saw. */
-async function run(shares: ReturnType<typeof share>[], name: string, dtype = "float32"): Promise<Seen[]> {
+async function run(shares: ReturnType<typeof share>[], name: string, model: Partial<ModelOptions> = {}) {
   const port = await freePort();
   const script = fileURLToPath(new URL("rank.mjs", import.meta.url));
   const outputs = shares.map(async (given, rank) => {
@@ -52,7 +53,8 @@ async function run(shares: ReturnType<typeof share>[], name: string, dtype = "fl
     const group = { rank, worldSize: shares.length, serveStore: rank === 0, prefix: "model", timeoutMs: 60_000 };
     const options = { host: "127.0.0.1", port, ...group };
     const { config, units } = decoder;
-    child.stdin.end(JSON.stringify({ config, units, tensors, options, dtype, save: join(scratch, name), ...given }));
+    const job = { config, units, tensors, options, model, save: join(scratch, name), ...given };
+    child.stdin.end(JSON.stringify(job));
     return JSON.parse(await text(child.stdout)) as Seen;
   });
   return Promise.all(outputs);
@@ -116,12 +118,19 @@ describe.each([
 
 // case C4
 it("2 ranks in bf16 gather rounded weights, and reduce in float32", async () => {
-  const [one] = await run([share(0, 6)], "bf16-one", "bfloat16");
-  const ranks = await run([share(0, 3), share(3, 6)], "bf16-two", "bfloat16");
+  const [one] = await run([share(0, 6)], "bf16-one", { dtype: "bfloat16" });
+  const ranks = await run([share(0, 3), share(3, 6)], "bf16-two", { dtype: "bfloat16" });
   expect(new Set(ranks.map(({ loaded }) => loaded))).toEqual(new Set([one!.loaded]));
   const gaps = ranks.flatMap(({ logp }) => logp).map((value, t) => Math.abs(value - one!.logp[t]!));
   // Another batch may take another kernel, whose rounding differs.
   expect(Math.max(...gaps)).toBeLessThan(0.03);
   expect(largestRelative(ranks[0]!.gradients, one!.gradients)).toBeLessThan(0.05);
   expect(ranks[0]!.gradients).toEqual(ranks[1]!.gradients);
+});
+
+// case C4
+it("2 ranks that keep graphs and gathered weights see the gradients of 1 that recomputes", async () => {
+  const [one] = await run([share(0, 6)], "full-one");
+  const ranks = await run([share(0, 3), share(3, 6)], "none-two", { gradientCheckpoint: "none" });
+  for (const rank of ranks) expect(largestRelative(rank.gradients, one!.gradients)).toBeLessThan(3e-6);
 });

@@ -37,7 +37,10 @@ function fixture(kind: string) {
 
 type Fixture = ReturnType<typeof fixture>;
 
-async function makeModel({ decoder, tensors }: Fixture, options: { trainable?: boolean; headChunk?: number } = {}) {
+async function makeModel(
+  { decoder, tensors }: Fixture,
+  options: { trainable?: boolean; headChunk?: number; gradientCheckpoint?: "full" | "none" } = {},
+) {
   const { config, units } = decoder;
   const model = await Model.create({ config, units, group: null, trainable: true, ...options });
   await model.load(tensors);
@@ -109,6 +112,19 @@ describe.each(["tied", "untied"])("a small random Qwen3, %s head", (kind) => {
       squares += want.reduce((sum, value) => sum + value ** 2, 0);
     }
     expect((await model.gradientNorm()) / Math.sqrt(squares)).toBeCloseTo(1, 5);
+  });
+
+  it("has the same outputs and gradients where graphs are kept instead of recomputed", async () => {
+    const [full, none] = [await makeModel(given), await makeModel(given, { gradientCheckpoint: "none" })];
+    expect(await scores(none, given.rows)).toEqual(await scores(full, given.rows));
+    const expected = readTensors(join(given.folder, "gradients.safetensors"));
+    for (const model of [full, none]) await backwardOnce(model, given);
+    for (const name of names(given)) {
+      const [one, other] = [await full.readGradient(name), await none.readGradient(name)];
+      const scale = Math.max(...expected.get(name)!.map(Math.abs));
+      expect(largestDifference(other, one) / scale, name).toBeLessThan(1e-6);
+      expect(largestDifference(other, expected.get(name)!) / scale, name).toBeLessThan(2e-5);
+    }
   });
 
   it("adds gradients up until they are zeroed", async () => {
@@ -209,6 +225,24 @@ describe("packed rows", () => {
     const model = await makeModel(given);
     await expect(model.forward({ ...good, ...change }, false)).rejects.toThrow(message);
   });
+});
+
+// Sums of exponentials that skip what is not a number would hide it.
+it("a weight that is not a number shows in every log-probability, entropy and gradient", async () => {
+  const given = fixture("untied");
+  const model = await makeModel(given);
+  const optimizer = new AdamW(model, { beta1: 0, beta2: 0, eps: 1e-8, weightDecay: 0 });
+  const broken = new Float32Array(37 * 16);
+  broken[5 * 16] = Number.NaN; // one token's row of the head
+  await model.writeGradient("lm_head.weight", broken);
+  await optimizer.step(1, 1);
+  const { logp, entropy } = await scores(model, given.rows);
+  const wanted = given.expected.targets.map((target) => target >= 0);
+  expect([...logp].map(Number.isNaN)).toEqual(wanted);
+  expect([...entropy].map(Number.isNaN)).toEqual(wanted);
+  await model.zeroGradients();
+  await backwardOnce(model, given);
+  expect(await model.gradientNorm()).toBeNaN();
 });
 
 describe("a model that is not trainable", () => {

@@ -2,9 +2,19 @@
 import { text } from "node:stream/consumers";
 import { AdamW, Model, ProcessGroup, Tensor } from "molt-native";
 
-const { config, units, tensors, options, dtype, rows, a, b, save } = JSON.parse(await text(process.stdin));
+const {
+  config,
+  units,
+  tensors,
+  options,
+  model: modelOptions,
+  rows,
+  a,
+  b,
+  save,
+} = JSON.parse(await text(process.stdin));
 const group = await ProcessGroup.create(options);
-const model = await Model.create({ config, units, group, trainable: true, dtype });
+const model = await Model.create({ config, units, group, trainable: true, ...modelOptions });
 const names = units.flatMap((unit) => unit.parameters.map(({ name }) => name));
 const readAll = async (read) =>
   Object.fromEntries(await Promise.all(names.map(async (name) => [name, [...(await read(name))]])));

@@ -24,7 +24,7 @@ describe("npm run bench -- --smoke", () => {
     const page = readFileSync(join(output, "speed.md"), "utf8");
     expect(page).toMatch(/\| float32, batch 2, 1 thread \| transformers \| [\d.]+ \| [\d.]+ \| \*\*[\d.]+\*\* \(/);
     expect(page).toMatch(
-      /\| bfloat16, 2 rows of 16, 1 thread \| transformers \| [\d.]+ \| [\d.]+ \| \*\*[\d.]+\*\* \(/,
+      /\| bfloat16, 2 rows of 16, 1 thread, layers kept \| transformers \| [\d.]+ \| [\d.]+ \| \*\*[\d.]+\*\* \(/,
     );
     expect(page).toMatch(/\| molt-runner check \| node -e 0 \| [\d.]+ \| [\d.]+ \| \*\*[\d.]+\*\* \(/);
     expect(page).toContain("| not run: a smoke run leaves TRL out |");

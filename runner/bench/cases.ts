@@ -1,4 +1,4 @@
-/** The comparisons. Each resolves with rows of the report. */
+/** The comparisons. Each yields rows of the report as they come. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,7 +8,7 @@ import { pythonPath } from "molt-native/setup/locate.mjs";
 import { deadlineMs } from "../src/deadline.ts";
 import { RunnerError } from "../src/errors.ts";
 import { readEvents } from "../src/telemetry/log.ts";
-import { alternate, type Row } from "./compare.ts";
+import { alternate, attempt, type Row } from "./compare.ts";
 import { python } from "./models.ts";
 import { type DecodeAnswer, Side, sharedEnvironment } from "./side.ts";
 
@@ -29,10 +29,16 @@ export interface DecodePlan {
   repetitions: number;
 }
 
-function openSides({ root }: Setting, model: string, dtype: string, pages: number): { ours: Side; theirs: Side } {
+function openSides(
+  { root }: Setting,
+  model: string,
+  dtype: string,
+  pages: number,
+  checkpoint: "full" | "none" = "full",
+): { ours: Side; theirs: Side } {
   const bench = join(root, "runner/bench");
   const [ourArgs, theirArgs] = [
-    [join(bench, "dist/ours.js"), model, dtype, String(pages)],
+    [join(bench, "dist/ours.js"), model, dtype, String(pages), checkpoint],
     [join(bench, "theirs.py"), model, dtype],
   ];
   return {
@@ -50,105 +56,110 @@ function someRows(count: number, length: number): number[][] {
 
 const threadsText = (count: number) => `${count} thread${count === 1 ? "" : "s"}`;
 
-export async function decoding(setting: Setting, plan: DecodePlan): Promise<Row[]> {
-  const rows: Row[] = [];
+export async function* decoding(setting: Setting, plan: DecodePlan): AsyncGenerator<Row> {
   for (const dtype of plan.dtypes) {
     const pages = Math.max(...plan.batches) * Math.ceil((plan.prompt + plan.tokens) / 16);
     const { ours, theirs } = openSides(setting, plan.model, dtype, pages);
     try {
       for (const threads of plan.threads) {
-        rows.push(...(await decodeBeside(setting, plan, { ours, theirs, dtype, threads })));
-        rows.push(...(await decodeBesideVllm(setting, plan, { ours, dtype, threads })));
+        yield* decodeBeside(setting, plan, { ours, theirs, dtype, threads });
+        yield* decodeBesideVllm(setting, plan, { ours, dtype, threads });
       }
     } finally {
       await Promise.all([ours.stop(), theirs.stop()]);
     }
   }
-  return rows;
 }
 
-async function decodeBeside(
+async function* decodeBeside(
   setting: Setting,
   { batches, prompt, tokens, repetitions }: DecodePlan,
   { ours, theirs, dtype, threads }: { ours: Side; theirs: Side; dtype: string; threads: number },
-): Promise<Row[]> {
-  const rows: Row[] = [];
+): AsyncGenerator<Row> {
   for (const batch of batches) {
     const request = { op: "decode", threads, prompts: someRows(batch, prompt), tokens } as const;
     const name = `${dtype}, batch ${batch}, ${threadsText(threads)}`;
-    setting.log(`decoding: ${name}, beside ${theirs.name}`);
-    const ask = (side: Side) => () => side.ask(request);
-    const taken = await alternate(repetitions, ask(ours), ask(theirs));
-    const pair = (value: (answer: DecodeAnswer) => number) => ({
-      ours: taken.ours.map(value),
-      theirs: taken.theirs.map(value),
-    });
-    const each = 1000 / (tokens - 1);
     const common = { peer: theirs.name, unit: "ms", name } as const;
-    const cpu = pair((answer) => answer.cpu * each);
-    rows.push({ ...common, group: "decode", ...pair((answer) => answer.decode * each), cpu });
-    rows.push({ ...common, group: "prompt", ...pair((answer) => answer.prompt * 1000) });
+    setting.log(`decoding: ${name}, beside ${theirs.name}`);
+    yield* await attempt({ ...common, group: "decode" }, setting.log, async () => {
+      const ask = (side: Side) => () => side.ask(request);
+      const taken = await alternate(repetitions, ask(ours), ask(theirs));
+      const pair = (value: (answer: DecodeAnswer) => number) => ({
+        ours: taken.ours.map(value),
+        theirs: taken.theirs.map(value),
+      });
+      const each = 1000 / (tokens - 1);
+      const cpu = pair((answer) => answer.cpu * each);
+      return [
+        { ...common, group: "decode", ...pair((answer) => answer.decode * each), cpu },
+        { ...common, group: "prompt", ...pair((answer) => answer.prompt * 1000) },
+      ];
+    });
   }
-  return rows;
 }
 
 /** `MOLT_BENCH_VLLM` names a Python that has vLLM for CPU, which comes with its own torch. */
-async function decodeBesideVllm(
+async function* decodeBesideVllm(
   setting: Setting,
   plan: DecodePlan,
   { ours, dtype, threads }: { ours: Side; dtype: string; threads: number },
-): Promise<Row[]> {
+): AsyncGenerator<Row> {
   const command = process.env.MOLT_BENCH_VLLM;
   if (!command) {
-    const notRun = "vLLM is not installed (MOLT_BENCH_VLLM names a Python that has it)";
+    const notRun = "not run: vLLM is not installed (MOLT_BENCH_VLLM names a Python that has it)";
     const name = `${dtype}, ${threadsText(threads)}`;
-    return [{ group: "decode", name, peer: "vLLM", unit: "ms", ours: [], theirs: [], notRun }];
+    yield { group: "decode", name, peer: "vLLM", unit: "ms", ours: [], theirs: [], notRun };
+    return;
   }
   const cores = threads === 1 ? "0" : `0-${threads - 1}`;
   const args = [join(setting.root, "runner/bench/vllm_side.py"), plan.model, dtype, String(Math.max(...plan.batches))];
   const theirs = new Side({ name: "vLLM", command, args, env: { VLLM_CPU_OMP_THREADS_BIND: cores } });
   try {
-    return await decodeBeside(setting, plan, { ours, theirs, dtype, threads });
+    yield* decodeBeside(setting, plan, { ours, theirs, dtype, threads });
   } finally {
     await theirs.stop();
   }
 }
 
 export interface TrainCase {
+  dtype: string;
   rows: number;
   length: number;
   threads: number;
 }
 
 /** Each case in processes of its own, so that their peak memory is the case's. */
-export async function training(
+export async function* training(
   setting: Setting,
-  plan: { model: string; dtypes: string[]; cases: TrainCase[]; repetitions: number },
-): Promise<Row[]> {
-  const result: Row[] = [];
-  for (const dtype of plan.dtypes) {
-    for (const { rows, length, threads } of plan.cases) {
-      const { ours, theirs } = openSides(setting, plan.model, dtype, 0);
-      const name = `${dtype}, ${rows} rows of ${length}, ${threadsText(threads)}`;
+  plan: { model: string; cases: TrainCase[]; repetitions: number },
+): AsyncGenerator<Row> {
+  for (const { dtype, rows, length, threads } of plan.cases) {
+    for (const checkpoint of ["full", "none"] as const) {
+      const layers = checkpoint === "full" ? "recomputed" : "kept";
+      const name = `${dtype}, ${rows} rows of ${length}, ${threadsText(threads)}, layers ${layers}`;
+      const common = { name, peer: "transformers" } as const;
       setting.log(`training: ${name}`);
+      const { ours, theirs } = openSides(setting, plan.model, dtype, 0, checkpoint);
       try {
-        const request = { op: "train", threads, rows: someRows(rows, length) } as const;
-        const ask = (side: Side) => () => side.ask(request);
-        const taken = await alternate(plan.repetitions, ask(ours), ask(theirs));
-        const pair = (value: (answer: (typeof taken.ours)[number]) => number) => ({
-          ours: taken.ours.map(value),
-          theirs: taken.theirs.map(value),
+        yield* await attempt({ ...common, group: "train", unit: "s" }, setting.log, async () => {
+          const request = { op: "train", threads, rows: someRows(rows, length) } as const;
+          const ask = (side: Side) => () => side.ask(request);
+          const taken = await alternate(plan.repetitions, ask(ours), ask(theirs));
+          const pair = (value: (answer: (typeof taken.ours)[number]) => number) => ({
+            ours: taken.ours.map(value),
+            theirs: taken.theirs.map(value),
+          });
+          const cpu = pair((answer) => answer.cpu);
+          return [
+            { ...common, group: "train", unit: "s", ...pair(({ seconds }) => seconds), cpu },
+            { ...common, group: "memory", unit: "GB", ...pair(({ peak }) => peak / 1e9) },
+          ];
         });
-        const common = { name, peer: "transformers" } as const;
-        const cpu = pair(({ cpu }) => cpu);
-        result.push({ ...common, group: "train", unit: "s", ...pair(({ seconds }) => seconds), cpu });
-        result.push({ ...common, group: "memory", unit: "GB", ...pair(({ peak }) => peak / 1e9) });
       } finally {
         await Promise.all([ours.stop(), theirs.stop()]);
       }
     }
   }
-  return result;
 }
 
 export interface StepPlan {
@@ -167,31 +178,31 @@ export interface StepPlan {
 /** Times of the optimizer steps' ends, seconds from the command's start. */
 type StepTimes = number[];
 
-export async function wholeStep(setting: Setting, plan: StepPlan): Promise<Row[]> {
+export async function* wholeStep(setting: Setting, plan: StepPlan): AsyncGenerator<Row> {
   const { groups, samples, tokens } = plan;
   const names = { rl: `${groups * samples} rows of ${tokens} tokens, a step`, first: "command to first step done" };
   const common = { group: "rl", peer: "TRL", unit: "s" } as const;
-  if (!plan.peer) {
-    setting.log("whole step: ours alone");
-    await ourSteps(setting, plan);
-    const notRun = "a smoke run leaves TRL out";
-    return [{ ...common, name: names.rl, ours: [], theirs: [], notRun }];
-  }
-  setting.log("whole step: ours and TRL");
-  const taken = await alternate(
-    plan.repetitions,
-    () => ourSteps(setting, plan),
-    () => trlSteps(setting, plan),
-  );
-  const each = (times: StepTimes) => (times.at(-1)! - times[0]!) / (times.length - 1);
-  const pair = (value: (times: StepTimes) => number) => ({
-    ours: taken.ours.map(value),
-    theirs: taken.theirs.map(value),
+  setting.log(`whole step: ours ${plan.peer ? "and TRL" : "alone"}`);
+  yield* await attempt({ ...common, name: names.rl }, setting.log, async () => {
+    if (!plan.peer) {
+      await ourSteps(setting, plan);
+      return [{ ...common, name: names.rl, ours: [], theirs: [], notRun: "not run: a smoke run leaves TRL out" }];
+    }
+    const taken = await alternate(
+      plan.repetitions,
+      () => ourSteps(setting, plan),
+      () => trlSteps(setting, plan),
+    );
+    const each = (times: StepTimes) => (times.at(-1)! - times[0]!) / (times.length - 1);
+    const pair = (value: (times: StepTimes) => number) => ({
+      ours: taken.ours.map(value),
+      theirs: taken.theirs.map(value),
+    });
+    return [
+      { ...common, name: names.rl, ...pair(each) },
+      { ...common, name: names.first, ...pair((times) => times[0]!) },
+    ];
   });
-  return [
-    { ...common, name: names.rl, ...pair(each) },
-    { ...common, name: names.first, ...pair((times) => times[0]!) },
-  ];
 }
 
 const prompts = Array.from({ length: 64 }, (_, index) => `words with many of the letter, list ${index}`);
@@ -200,7 +211,7 @@ async function ourSteps({ root }: Setting, plan: StepPlan): Promise<StepTimes> {
   const folder = mkdtempSync(join(tmpdir(), "molt-bench-"));
   const recipe = {
     run: { name: "bench", dir: join(folder, "runs"), steps: plan.steps },
-    actor: { model_name_or_path: plan.model, adam: { lr: 1e-5 } },
+    actor: { model_name_or_path: plan.model, adam: { lr: 1e-5 }, gradient_checkpoint: "none" },
     data: { prompt_dataset: "prompts.jsonl", input_key: "prompt", max_len: 256 },
     rollout: { batch_size: plan.groups, n_samples_per_prompt: plan.samples, max_new_tokens: plan.tokens, max_turns: 1 },
     train: { agent_path: join(root, "runner/bench/agent.ts") },
@@ -231,11 +242,18 @@ async function trlSteps({ root }: Setting, plan: StepPlan): Promise<StepTimes> {
 
 async function runNode(args: string[]): Promise<void> {
   const env = { ...process.env, ...sharedEnvironment };
-  await call(process.execPath, args, { env, timeout: deadlineMs(300), maxBuffer: 2 ** 26 });
+  try {
+    await call(process.execPath, args, { env, timeout: deadlineMs(300), maxBuffer: 2 ** 26 });
+  } catch (error) {
+    throw new RunnerError(`node ${args.slice(0, 2).join(" ")}: ${(error as Error).message.slice(-500)}`);
+  }
 }
 
 /** Wall time of whole commands; the floor is Node's own start. */
-export async function startUp({ root, log }: Setting, plan: { recipe: string; repetitions: number }): Promise<Row[]> {
+export async function* startUp(
+  { root, log }: Setting,
+  plan: { recipe: string; repetitions: number },
+): AsyncGenerator<Row> {
   const timed = (args: string[]) => async () => {
     const begin = performance.now();
     await runNode(args);
@@ -243,11 +261,11 @@ export async function startUp({ root, log }: Setting, plan: { recipe: string; re
   };
   const cli = join(root, "runner/bin/molt-runner.js");
   const commands = { "--help": [cli, "--help"], check: [cli, "check", plan.recipe] };
-  const rows: Row[] = [];
   for (const [name, args] of Object.entries(commands)) {
     log(`start-up: ${name}`);
-    const taken = await alternate(plan.repetitions, timed(args), timed(["-e", "0"]));
-    rows.push({ group: "start", name: `molt-runner ${name}`, peer: "node -e 0", unit: "ms", ...taken });
+    const common = { group: "start", name: `molt-runner ${name}`, peer: "node -e 0", unit: "ms" } as const;
+    yield* await attempt(common, log, async () => {
+      return [{ ...common, ...(await alternate(plan.repetitions, timed(args), timed(["-e", "0"]))) }];
+    });
   }
-  return rows;
 }

@@ -1,3 +1,5 @@
+import { RunnerError } from "../src/errors.ts";
+
 /** Measurements in pairs: both sides in turn, so that what disturbs the machine disturbs both. */
 export interface Pair {
   ours: number[];
@@ -13,6 +15,7 @@ export interface Row extends Pair {
   unit: "ms" | "s" | "GB";
   /** Processor time of the same work, where it was taken. */
   cpu?: Pair;
+  /** Why there are no values. */
   notRun?: string;
 }
 
@@ -25,6 +28,21 @@ export function median(values: number[]): number {
 /** Theirs by ours, pair by pair: above 1 we are faster, or smaller. */
 export function ratios({ ours, theirs }: Pair): number[] {
   return ours.map((value, index) => theirs[index]! / value);
+}
+
+/** What a case measured, or a row that says why it did not: one failure ends its case alone. */
+export async function attempt(
+  failed: Pick<Row, "group" | "name" | "peer" | "unit">,
+  log: (line: string) => void,
+  measure: () => Promise<Row[]>,
+): Promise<Row[]> {
+  try {
+    return await measure();
+  } catch (error) {
+    if (!(error instanceof RunnerError)) throw error;
+    log(`failed: ${failed.name}: ${error.message}`);
+    return [{ ...failed, ours: [], theirs: [], notRun: `failed: ${error.message.split("\n")[0]}` }];
+  }
 }
 
 /** Calls each side once unmeasured, then `repetitions` times; who goes first changes each time. */

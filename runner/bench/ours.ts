@@ -4,7 +4,7 @@ import { AdamW, Model, type PackedRows, Sampler, scope, setThreads } from "molt-
 import { readModelFolder } from "../src/data/model-folder.ts";
 import type { DecodeAnswer, DecodeRequest, TrainAnswer, TrainRequest } from "./side.ts";
 
-const [folder = "", dtype = "float32", pages = "0"] = process.argv.slice(2);
+const [folder = "", dtype = "float32", pages = "0", checkpoint = "full"] = process.argv.slice(2);
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const { config, units } = decoder;
 const precision = dtype as "float32" | "bfloat16";
@@ -44,8 +44,15 @@ interface Trainer {
 }
 
 async function openTrainer(): Promise<Trainer> {
-  const options = { config, units, group: null, trainable: true, dtype: precision };
-  const model = await Model.create(options);
+  const gradientCheckpoint = checkpoint as "full" | "none";
+  const model = await Model.create({
+    config,
+    units,
+    group: null,
+    trainable: true,
+    dtype: precision,
+    gradientCheckpoint,
+  });
   await model.load(tensors);
   const optimizer = new AdamW(model, { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.01 });
   return { model, optimizer };

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { alternate, median, type Row, ratios } from "./compare.ts";
+import { RunnerError } from "../src/errors.ts";
+import { alternate, attempt, median, type Row, ratios } from "./compare.ts";
 import { type Machine, markdown, svg } from "./report.ts";
 
 const row = (fields: Partial<Row>): Row => ({
@@ -37,6 +38,23 @@ describe("the figures", () => {
     expect(ratios({ ours: [1, 2, 4], theirs: [2, 6, 4] })).toEqual([2, 3, 1]);
     const page = markdown([row({ ours: [1, 2, 4], theirs: [2, 6, 4] })], machine, "npm run bench");
     expect(page).toContain("| float32, batch 1 | transformers | 2.00 | 4.00 | **2.00** (1.00 to 3.00) |");
+  });
+
+  it("of a case that fails say so in its row, and only there", async () => {
+    const lines: string[] = [];
+    const failed = { group: "decode", name: "batch 64", peer: "transformers", unit: "ms" } as const;
+    const rows = await attempt(
+      failed,
+      (line) => lines.push(line),
+      async () => {
+        throw new RunnerError("ours ended; its last words:\nout of memory");
+      },
+    );
+    const page = markdown([row({ ours: [1], theirs: [2] }), ...rows], machine, "npm run bench");
+    expect(page).toContain("| batch 64 | transformers | | | failed: ours ended; its last words: |");
+    expect(page).toContain("| float32, batch 1 | transformers | 1.00 | 2.00 | **2.00** (2.00 to 2.00) |");
+    expect(lines).toEqual(["failed: batch 64: ours ended; its last words:\nout of memory"]);
+    expect(svg(rows)).not.toContain("batch 64");
   });
 
   it("carry a warning only from a busy machine", () => {

@@ -40,8 +40,7 @@ function ratioText(pair: Pair): string {
 }
 
 function tableRow(row: Row, withCpu: boolean): string {
-  if (row.notRun !== undefined)
-    return `| ${row.name} | ${row.peer} | | | not run: ${row.notRun} |${withCpu ? " |" : ""}`;
+  if (row.notRun !== undefined) return `| ${row.name} | ${row.peer} | | | ${row.notRun} |${withCpu ? " |" : ""}`;
   const cells = [row.name, row.peer, number(median(row.ours)), number(median(row.theirs)), ratioText(row)];
   if (withCpu) cells.push(row.cpu ? number(median(ratios(row.cpu))) : "");
   return `| ${cells.join(" | ")} |`;
@@ -58,7 +57,7 @@ function table(group: Group, rows: Row[]): string {
 /** Above this many other processes for a core, times say little. */
 const busyLoad = 0.25;
 
-export function isBusy({ load, cores }: Machine): boolean {
+export function isBusy({ load, cores }: Pick<Machine, "load" | "cores">): boolean {
   return load.start > busyLoad * cores;
 }
 
@@ -101,11 +100,12 @@ const comparison = `
 - Decoding: the native sampler against \`transformers\`' \`generate\` (plain sampling, no end of sequence). Ours also
   gives the log-probability of each sampled token, which training needs; \`generate\` is not asked for it.
 - Training: the same mean log-probability loss, norm clipping and fused AdamW. Ours computes log-probabilities and
-  entropy in chunks and recomputes layers in the backward pass; the peer keeps activations and full logits, its default.
-  bfloat16 is bfloat16 arithmetic over float32 weights on both sides (the peer's by autocast).
+  entropy in chunks, and layers again in the backward pass or not (\`actor.gradient_checkpoint\` full, the default, or
+  none); the peer keeps activations and full logits, its default. bfloat16 is bfloat16 arithmetic over float32 weights
+  on both sides (the peer's by autocast).
 - A whole step: \`molt-runner run\` with its engine and rank as processes of one thread each, sampling the next batch
   while one is trained (\`train.max_staleness\` 1), against TRL's \`GRPOTrainer\` in one process; same model, reward
-  and learning rate.
+  and learning rate; activations kept on both sides.
 `;
 
 const colors: Record<string, string> = { faster: "#1b7f5c", slower: "#c2762b" };

@@ -15,7 +15,20 @@ function run(...words: string[]): { code: number | null; out: string; err: strin
   return { code: status, out: stdout, err: stderr };
 }
 
-const verbs = ["init", "check", "run", "sft", "eval", "resume", "export", "setup", "doctor", "serve"];
+const verbs = [
+  "init",
+  "check",
+  "import",
+  "run",
+  "sft",
+  "eval",
+  "resume",
+  "export",
+  "setup",
+  "doctor",
+  "context",
+  "serve",
+];
 
 test("help lists every verb but the hidden one, and the version is the package's", () => {
   const { code, out } = run("--help");
@@ -30,7 +43,7 @@ test("help lists every verb but the hidden one, and the version is the package's
 test("what the command line does not know is one plain line with a suggestion, and exit code 2", () => {
   expect(run("rnu")).toEqual({ code: 2, out: "", err: "error unknown command 'rnu': did you mean 'run'?\n" });
   expect(run("doctor", "--jsn").err).toBe("error unknown option '--jsn': did you mean '--json'?\n");
-  expect(run("run").err).toBe("error run takes one <recipe>: none is given\n");
+  expect(run("run").err).toBe("error run needs a <recipe>: none is given\n");
   expect(run("run", "a.yaml", "b.yaml").err).toBe("error run takes one <recipe>: a.yaml b.yaml are given\n");
   expect(run("export").err).toMatch(/^error missing required argument 'run-directory'\n/);
   expect(run("serve", "--model", "m", "--port", "x").err).toContain("it must be an integer of at least 0");
@@ -57,7 +70,7 @@ test("a misspelt key gives exactly what docs/index.md shows", () => {
 });
 
 test("--json gives the same as one object on standard output", () => {
-  const { code, out, err } = run("check", "absent.yaml", "--json");
+  const { code, out, err } = run("run", "absent.yaml", "--json");
   expect([code, err]).toEqual([2, ""]);
   expect(JSON.parse(out)).toEqual({
     error: {
@@ -68,7 +81,8 @@ test("--json gives the same as one object on standard output", () => {
     },
   });
   const wrong = JSON.parse(run("check", "r.yaml", "--json").out);
-  expect(wrong.error.diagnostics[0]).toMatchObject({
+  expect(wrong).toMatchObject({ path: "r.yaml", ok: false });
+  expect(wrong.problems[0]).toMatchObject({
     code: "unknown-key",
     severity: "error",
     range: { start: { line: 0, character: 0 }, end: { line: 0, character: 5 } },

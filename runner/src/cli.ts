@@ -15,9 +15,12 @@ function createProgram(): Command {
     .exitOverride()
     .configureOutput({ writeErr: () => {} });
   addInit(program);
+  addCheck(program);
+  addImport(program);
   addRecipeVerbs(program);
   addRunVerbs(program);
   addMachineVerbs(program);
+  addContext(program);
   addProcessVerbs(program);
   return program;
 }
@@ -34,10 +37,38 @@ function addInit(program: Command): void {
     });
 }
 
+function addCheck(program: Command): void {
+  const formats = ["text", "json", "sarif", "github"] as const;
+  wordsVerb(program, "check <recipe>…", "validate recipes and every file they name; starts nothing")
+    .addOption(new Option("--format <format>", "of the report").choices(formats).default("text"))
+    .option("--explain <key>", "say one key's value, where it comes from, and what is known of it")
+    .action(
+      async (words: string[], options: { json?: boolean; format: (typeof formats)[number]; explain?: string }) => {
+        const { targets, flags } = await readWords("check <recipe>", words);
+        const { checkCommand, explainCommand } = await import("./commands/check.ts");
+        const settings = { format: options.json ? "json" : options.format, flags, version: version() } as const;
+        if (options.explain === undefined) exitCode = await checkCommand(targets, settings);
+        else exitCode = explainCommand(targets, options.explain, settings);
+      },
+    );
+}
+
+function addImport(program: Command): void {
+  program
+    .command("import <script>")
+    .description("write the recipe of a shell script that calls the Python original; executes nothing")
+    .option("-o, --output <recipe>", "where to (default: the script's name, with .yaml, in this folder)")
+    .option("--json", "report in JSON")
+    .action(async (script: string, { output, json = false }: { output?: string; json?: boolean }) => {
+      const { importCommand } = await import("./commands/import.ts");
+      exitCode = importCommand(script, { output, json });
+    });
+}
+
 /** Verbs that take a recipe and its keys as flags. */
 function addRecipeVerbs(program: Command): void {
-  recipeVerb(program, "check", "validate a recipe and every file it names; starts nothing", async (recipe, options) =>
-    (await import("./commands/check.ts")).checkCommand(recipe, options),
+  recipeVerb(program, "plan", "say what a recipe needs and how long a step takes", async (recipe, options) =>
+    (await import("./commands/plan.ts")).planCommand(recipe, options),
   );
   recipeVerb(program, "run", "train by reinforcement learning", async (recipe, options) =>
     (await import("./commands/run.ts")).runCommand(recipe, options),
@@ -88,8 +119,31 @@ function addMachineVerbs(program: Command): void {
     });
 }
 
+function addContext(program: Command): void {
+  const source = new Option("--budget <tokens>", "of source to print")
+    .argParser(integer)
+    .default(20_000)
+    .conflicts("map");
+  program
+    .command("context")
+    .description("print the code of this folder and of the runner, for people and assistants; executes none of it")
+    .option("--map", "rooms and files in a line each, with what they export and who imports whom", false)
+    .option("--room <name...>", "only these: algorithms, engines/embedded", [])
+    .addOption(source)
+    .option("--json", "report in JSON", false)
+    .action(async ({ room, ...options }: { map: boolean; room: string[]; budget: number; json: boolean }) => {
+      const { contextCommand } = await import("./commands/context.ts");
+      exitCode = contextCommand({ ...options, rooms: room });
+    });
+}
+
 /** Verbs that a run starts as processes of its own; `serve` is for people too. */
 function addProcessVerbs(program: Command): void {
+  program
+    .command("lsp")
+    .description("the language server, for editors; speaks over stdio")
+    .option("--stdio", "the only transport, for clients that name it")
+    .action(async () => (await import("./commands/lsp.ts")).lspCommand());
   program
     .command("serve")
     .description("serve a model with the embedded engine (vLLM's protocol)")
@@ -132,26 +186,34 @@ function recipeVerb(program: Command, name: string, description: string, verb: V
   flagVerb(program, `${name} <recipe>`, description, verb);
 }
 
-/** The recipe's keys are flags that commander does not know: all words are taken as they come. */
 function flagVerb(program: Command, usage: string, description: string, verb: Verb): void {
   const [name, target] = usage.split(" ");
-  program
+  wordsVerb(program, usage, description).action(async (words: string[], { json = false }: { json?: boolean }) => {
+    const { targets, flags } = await readWords(usage, words);
+    if (targets.length !== 1) throw usageError(`${name} takes one ${target}: ${targets.join(" ")} are given`);
+    exitCode = await verb(targets[0]!, { json, flags });
+  });
+}
+
+/** The recipe's keys are flags that commander does not know: all words are taken as they come. */
+function wordsVerb(program: Command, usage: string, description: string): Command {
+  const [name, target] = usage.split(" ");
+  return program
     .command(name!)
     .description(description)
     .usage(`${target} [--section.key value …]`)
     .argument("[words...]")
     .option("--json", "report in JSON")
     .addHelpText("after", "\nEvery key of a recipe is a flag: --actor.adam.lr 1e-3, --rollout.batch_size=64.")
-    .allowUnknownOption()
-    .action(async (words: string[], { json = false }: { json?: boolean }) => {
-      const { splitArguments } = await import("./recipe/flags.ts");
-      const { positionals, flags } = splitArguments(words);
-      if (positionals.length !== 1) {
-        const given = positionals.length === 0 ? "none is given" : `${positionals.join(" ")} are given`;
-        throw usageError(`${name} takes one ${target}: ${given}`);
-      }
-      exitCode = await verb(positionals[0]!, { json, flags });
-    });
+    .allowUnknownOption();
+}
+
+async function readWords(usage: string, words: string[]) {
+  const [name, target] = usage.split(" ");
+  const { splitArguments } = await import("./recipe/flags.ts");
+  const { positionals, flags } = splitArguments(words);
+  if (positionals.length === 0) throw usageError(`${name} needs a ${target}: none is given`);
+  return { targets: positionals, flags };
 }
 
 function version(): string {

@@ -7,11 +7,12 @@ export function deadlineMs(seconds: number): number {
 
 export class DeadlineError extends RunnerError {}
 
-/** Resolves as `promise` does, or rejects after `seconds` with a `DeadlineError` that names `what`. */
-export async function withDeadline<T>(promise: Promise<T>, seconds: number, what: string): Promise<T> {
+/** Resolves as `promise` does, or rejects after `seconds` with a `DeadlineError` that names `what`, as it is then. */
+export async function withDeadline<T>(promise: Promise<T>, seconds: number, what: string | (() => string)): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    const fail = () => reject(new DeadlineError(`waited ${seconds} s for ${what}`));
+    const named = () => (typeof what === "string" ? what : what());
+    const fail = () => reject(new DeadlineError(`waited ${seconds} s for ${named()}`));
     timer = setTimeout(fail, deadlineMs(seconds));
   });
   try {

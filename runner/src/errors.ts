@@ -42,6 +42,11 @@ export function usageError(message: string, options: { position?: SourcePosition
   return new RunnerError(message, { ...options, exitCode: ExitCode.usage });
 }
 
+/** A file that the recipe or the arguments name is wrong. */
+export function fileError(file: string, message: string, fix?: string): RunnerError {
+  return usageError(message, { position: { file }, fix });
+}
+
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

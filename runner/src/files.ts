@@ -1,6 +1,7 @@
 /** Nothing is written in place: aside first, fsynced, renamed. A reader finds the old file or the new one. */
-import { closeSync, fsyncSync, openSync, renameSync, writeFileSync } from "node:fs";
+import { closeSync, type Dirent, fsyncSync, openSync, readdirSync, renameSync, writeFileSync } from "node:fs";
 import { open, rename } from "node:fs/promises";
+import { join } from "node:path";
 
 export function replaceFile(path: string, data: string | Uint8Array): void {
   const aside = `${path}.part`;
@@ -38,5 +39,42 @@ export function syncPath(path: string): void {
     fsyncSync(handle);
   } finally {
     closeSync(handle);
+  }
+}
+
+/** A folder that holds more is not looked through to its end. */
+const mostEntries = 20_000;
+const skipped = /^(\..*|node_modules|dist|build|__pycache__)$/;
+
+/**
+ * Files below a folder whose names match, in a fixed order. Left out are hidden folders, packages, builds, what may not
+ * be read, and the directories of runs, which keep a copy of the recipe that they came from. Links to folders are not
+ * followed: they may lead round in a circle.
+ */
+export function filesBelow(folder: string, pattern: RegExp, depth: number): string[] {
+  const found: string[] = [];
+  let seen = 0;
+  let folders = [folder];
+  for (let level = 0; level <= depth && folders.length > 0; level++) {
+    const below: string[] = [];
+    for (const parent of folders) {
+      const entries = seen < mostEntries ? entriesOf(parent) : [];
+      seen += entries.length;
+      if (entries.some(({ name }) => name === "events.ndjson")) continue;
+      for (const entry of entries) {
+        if (entry.isFile() && pattern.test(entry.name)) found.push(join(parent, entry.name));
+        if (entry.isDirectory() && !skipped.test(entry.name)) below.push(join(parent, entry.name));
+      }
+    }
+    folders = below;
+  }
+  return found.sort();
+}
+
+function entriesOf(folder: string): Dirent[] {
+  try {
+    return readdirSync(folder, { withFileTypes: true });
+  } catch {
+    return [];
   }
 }

@@ -1,6 +1,9 @@
 /** What agents are written against, and the types of a recipe. Light, since every agent worker loads it. */
 export {
   type Action,
+  ChatAgent,
+  type ChatContext,
+  type ChatResult,
   Env,
   type Message,
   type ResetResult,

@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -14,9 +15,11 @@ import {
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { pathToFileURL } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { createProtocolConnection, StreamMessageReader, StreamMessageWriter } from "vscode-languageserver/node";
 import { npmOnline } from "../../native/setup/packages.mjs";
-import { deadlineMs } from "../src/deadline.ts";
+import { deadlineMs, withDeadline } from "../src/deadline.ts";
 import { stopAt } from "./inspector.ts";
 import { root } from "./tree.ts";
 
@@ -78,7 +81,9 @@ describe("the packages", () => {
   it("hold what is used, the licence, and nothing of the tests", () => {
     const runner = filesOf(join(home, "node_modules/molt-runner"));
     const native = filesOf(join(home, "node_modules/molt-native"));
-    expect(runner).toEqual(expect.arrayContaining(["bin/molt-runner.js", "dist/cli.js", "dist/index.d.ts"]));
+    expect(runner).toEqual(
+      expect.arrayContaining(["bin/molt-runner.js", "dist/cli.js", "dist/index.d.ts", "src/cli.ts"]),
+    );
     expect(native).toEqual(expect.arrayContaining(["CMakeLists.txt", "index.d.ts", "src/core/model.cpp"]));
     for (const files of [runner, native]) {
       expect(files).toEqual(expect.arrayContaining(["LICENSE", "README.md", "package.json"]));
@@ -89,6 +94,17 @@ describe("the packages", () => {
       expect(licence).toBe(readFileSync(join(root, "LICENSE"), "utf8"));
       expect(statSync(join(home, `molt-${name}-0.1.0.tgz`)).size).toBeLessThan(1e6);
     }
+  });
+
+  it("hold the code that links and the map lead to, with what the build says of it", async () => {
+    const { code, out } = await run(["context", "--map", "--json"]);
+    expect(code).toBe(0);
+    const { rooms } = JSON.parse(out) as { rooms: { room: string; summary: string; files: { file: string }[] }[] };
+    expect(rooms[0]).toMatchObject({ room: ".", files: [{ file: "agent.ts" }] });
+    expect(rooms.find(({ room }) => room === "molt-runner/src/loop")?.summary).not.toBe("");
+    const packaged = rooms.slice(1).flatMap(({ files }) => files.map(({ file }) => file));
+    expect(packaged.length).toBeGreaterThan(100);
+    expect(packaged.filter((file) => !existsSync(join(home, "node_modules", file)))).toEqual([]);
   });
 
   it("are started by npx", async () => {
@@ -137,6 +153,39 @@ describe("without the native part and without a compiler", () => {
     expect(err).toContain(`removed ${join(cache, "addon-0123")}\n`);
     expect(readdirSync(cache)).toEqual(["mine"]);
     expect((await run(["setup", "--remove"], bare())).err).toBe(`nothing to remove in ${cache}\n`);
+  });
+});
+
+describe("the language server", () => {
+  it("comes with the command line, and links to the installed runner's code", async () => {
+    const stdio = ["pipe", "pipe", "inherit"] as const;
+    const child = spawn(process.execPath, [cli, "lsp", "--stdio"], { cwd: agent, env: environment, stdio: [...stdio] });
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    const reader = new StreamMessageReader(child.stdout!);
+    const connection = createProtocolConnection(reader, new StreamMessageWriter(child.stdin!));
+    const soon = <T>(promise: Promise<T>) => withDeadline(promise, 30, "the language server");
+    try {
+      connection.listen();
+      const rootUri = pathToFileURL(agent).href;
+      await soon(connection.sendRequest("initialize", { processId: process.pid, rootUri, capabilities: {} }));
+      const textDocument = { uri: pathToFileURL(join(agent, "recipe.yaml")).href };
+      const lines = readFileSync(join(agent, "recipe.yaml"), "utf8").split("\n");
+      const position = { line: lines.findIndex((line) => line.includes("batch_size:")), character: 4 };
+      const asked = connection.sendRequest<{ contents: { value: string } }>("textDocument/hover", {
+        textDocument,
+        position,
+      });
+      const { contents } = await soon(asked);
+      expect(contents.value).toContain("**rollout.batch_size**");
+      const installed = pathToFileURL(realpathSync(join(home, "node_modules/molt-runner/src"))).href;
+      expect(contents.value).toContain(`(${installed}/`);
+      await soon(connection.sendRequest("shutdown"));
+      await connection.sendNotification("exit");
+      expect(await soon(ended)).toBe(0);
+    } finally {
+      connection.dispose();
+      child.kill("SIGKILL");
+    }
   });
 });
 

@@ -1,16 +1,27 @@
 import { describe, expect, it } from "vitest";
+import { recipeReads } from "../src/code/recipe-readers.ts";
+import { parseModule } from "../src/code/syntax.ts";
 import { recipeKeys } from "../src/recipe/index.ts";
-import { recipePaths } from "./recipe-readers.ts";
 import { files, read } from "./tree.ts";
 
-const readers = files.filter((path) => /^runner\/src\/(?!recipe\/).*(?<!\.test)\.ts$/.test(path));
-const paths = new Set(readers.flatMap((path) => [...recipePaths(path, read(path))]));
-const unread = (keys: Iterable<string>) => [...keys].filter((key) => !paths.has(key));
+const recipePaths = (code: string) => recipeReads(parseModule(code)!).map(({ key }) => key);
+const pathsReadBy = (readers: RegExp) => {
+  const sources = files.filter((path) => readers.test(path) && !path.endsWith(".test.ts"));
+  return new Set(sources.flatMap((path) => recipePaths(read(path))));
+};
+const runs = pathsReadBy(/^runner\/src\/(?!recipe\/).*\.ts$/);
+const plans = pathsReadBy(/^runner\/src\/recipe\/planner\/.*\.ts$/);
+const unread = (keys: Iterable<string>) =>
+  [...keys].filter((key) => !(recipeKeys.get(key)?.planned ? plans : runs).has(key));
 
 describe("recipe keys", () => {
-  it("are each read by code outside recipe/", () => {
+  it("are each read by code outside recipe/, those that are planned by the planner", () => {
     expect(unread(recipeKeys.keys())).toEqual([]);
     expect(unread([...recipeKeys.keys(), "rollout.new_key"])).toEqual(["rollout.new_key"]);
+  });
+
+  it("that a run reads are not called planned", () => {
+    expect([...recipeKeys.values()].filter(({ key, planned }) => planned && runs.has(key))).toEqual([]);
   });
 });
 
@@ -22,7 +33,7 @@ describe("what counts as reading a key", () => {
     ["a constant, and one of it", "const { recipe } = o; const { eval: e } = recipe; f(e.steps);", "eval.steps"],
     ["with an assertion", "const path = o.recipe.train!.agent_path!;", "train.agent_path"],
   ])("%s", (_, code, key) => {
-    expect([...recipePaths("it.ts", code)]).toContain(key);
+    expect(recipePaths(code)).toContain(key);
   });
 
   it.each([
@@ -32,6 +43,6 @@ describe("what counts as reading a key", () => {
     ["a name that an inner block gives away", "function f(r: Recipe) { { const r = 1; f(r.run.seed); } }", "run.seed"],
     ["text", 'f("recipe.run.seed"); // recipe.run.seed', "run.seed"],
   ])("not %s", (_, code, key) => {
-    expect([...recipePaths("it.ts", code)]).not.toContain(key);
+    expect(recipePaths(code)).not.toContain(key);
   });
 });

@@ -1,8 +1,11 @@
 /** The recipes' data and agents, against the rules that they state. */
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import { Gateway } from "../src/agents/gateway.ts";
 import type { Row } from "../src/agents/types.ts";
 import { readDataset } from "../src/data/dataset.ts";
+import { encodeDemonstration } from "../src/data/demonstration.ts";
+import { Tokenizer } from "../src/data/tokenizer.ts";
 import { loadAgent } from "../src/testing.ts";
 
 const recipes = new URL("../../recipes/", import.meta.url);
@@ -70,4 +73,36 @@ test("smollm2: one question a country; a reply earns the part of it that is the 
   const rewardOf = async (text: string) => (await new Agent().step({ text, stop: "stop", turn: 0 }, row)).reward;
   const replies = ["Paris", "Paris.", " Paris\n", "The capital of France is Paris.", "paris", "Lyon", ""];
   expect(await Promise.all(replies.map(rewardOf))).toEqual([1, 5 / 6, 1, 5 / 31, 0, 0, 0]);
+});
+
+test("tools: demonstrations are the pointers' with calls, laid out as the parser reads them", async () => {
+  const folder = fileURLToPath(new URL("tools/model", recipes));
+  const tokenizer = await Tokenizer.load(folder);
+  const gateway = await Gateway.start(tokenizer, (_, text) => expect.unreachable(text));
+  await gateway.stop();
+  const [rows, plain] = [await rowsOf("tools/warmup.jsonl", "reply"), await rowsOf("pointers/warmup.jsonl", "reply")];
+  for (const [at, { messages, label }] of rows.entries()) {
+    const { tokens } = await encodeDemonstration(tokenizer, [...messages, { role: "assistant", content: `${label}` }]);
+    const shown = await tokenizer.decode([...tokens]);
+    const wanted = plain[at]!.messages.map(({ role, content }) => {
+      const call = role === "assistant" ? content!.replace(/^get (.)$/, '[get(key="$1")]') : content;
+      return `${{ user: "<user>", assistant: "<asst>", tool: "<tool>", system: "" }[role]}${call}<end>`;
+    });
+    expect(shown).toBe(`<bos>${wanted.join("")}<asst>${label}<end>`);
+    expect(tokens.length).toBeLessThanOrEqual(128);
+  }
+});
+
+test("command: the label is the largest digit, a demonstration any; what is held out is not trained", async () => {
+  const [heldout, prompts, warmup] = [
+    await rowsOf("command/heldout.jsonl", "label"),
+    await rowsOf("command/prompts.jsonl", "label"),
+    await rowsOf("command/warmup.jsonl", "reply"),
+  ];
+  expect([heldout.length, prompts.length, warmup.length]).toEqual([64, 600, 600]);
+  const digitsOf = ({ messages }: Row) => /^max (\d{3,5})$/.exec(messages[0]!.content!)![1]!;
+  for (const row of [...heldout, ...prompts])
+    expect(Number(row.label)).toBe(Math.max(...[...digitsOf(row)].map(Number)));
+  for (const row of warmup) expect(digitsOf(row)).toContain(row.label);
+  expect(new Set([...heldout, ...prompts, ...warmup].map(digitsOf)).size).toBe(1264);
 });

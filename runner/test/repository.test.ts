@@ -1,7 +1,8 @@
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { getEncoding } from "js-tiktoken";
 import { describe, expect, it } from "vitest";
-import { recipeKeys, sectionNames } from "../src/recipe/schema.ts";
+import { recipeKeys, recipeSections } from "../src/recipe/schema.ts";
 import { files, read, root } from "./tree.ts";
 
 /** Lines that are neither blank nor comment alone. */
@@ -57,7 +58,7 @@ describe.each(["AGENTS.md", "README.md", "docs/index.md", "docs/recipes.md"])("%
     const verbs = named(/^(?:npx )?molt-runner ([a-z]+)/);
     expect(verbs.length).toBeGreaterThan(0);
     expect(verbs.filter((verb) => !cli.some((match) => match[1] === verb))).toEqual([]);
-    const keys = [...named(/^([a-z]+\.[a-z_.]+)$/, quoted).filter((word) => sectionNames.has(word.split(".")[0]!))];
+    const keys = [...named(/^([a-z]+\.[a-z_.]+)$/, quoted).filter((word) => recipeSections.has(word.split(".")[0]!))];
     const flags = commands.flatMap((word) => [...word.matchAll(/--([a-z]+\.[a-z_.]+)/g)].map((match) => match[1]!));
     expect([...keys, ...flags].filter((key) => !recipeKeys.has(key))).toEqual([]);
   });
@@ -77,9 +78,10 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     expect(lines).toBeLessThanOrEqual(most);
   });
 
-  // 3.97 characters of the core, and 3.87 of everything, made one token of o200k when that was measured.
-  it("the core fits in 110,000 tokens and everything in 280,000, at 3.8 characters a token", () => {
-    const tokens = (paths: string[]) => paths.reduce((sum, path) => sum + read(path).length, 0) / 3.8;
+  it("the core fits in 110,000 tokens of o200k and everything in 280,000", () => {
+    const encoding = getEncoding("o200k_base");
+    const tokens = (paths: string[]) =>
+      paths.reduce((sum, path) => sum + encoding.encode(read(path), [], []).length, 0);
     expect(tokens(sources.filter((path) => core.test(path)))).toBeLessThanOrEqual(110_000);
     expect(tokens(sources)).toBeLessThanOrEqual(280_000);
   });

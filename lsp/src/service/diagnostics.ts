@@ -1,43 +1,19 @@
-import {
-  type CodeAction,
-  CodeActionKind,
-  type Diagnostic,
-  DiagnosticSeverity,
-  type Range,
-} from "vscode-languageserver";
-import { diagnose, type Diagnostic as Finding } from "../../../runner/src/recipe/index.ts";
-import { isRecipe } from "./documents.ts";
+import { type Diagnostic, DiagnosticSeverity } from "vscode-languageserver";
+import type { Diagnostic as Finding } from "../../../runner/src/recipe/index.ts";
+import { planFindings } from "../../../runner/src/recipe/planner/index.ts";
+import { planOf } from "./plan.ts";
+import { type Document, type RecipeFiles, recipeOf } from "./workspace.ts";
 
-export interface Document {
-  uri: string;
-  /** As the operating system writes it. */
-  path: string;
-  text: string;
+/** What is wrong with the recipe and, if nothing is, with its plan; nothing for a document that is no recipe. */
+export function diagnostics(document: Document, workspace: RecipeFiles): Diagnostic[] {
+  return findings(document, workspace).map(toDiagnostic);
 }
 
-/** Reads a file that the recipe names: an open editor's text before the disk's. Undefined when there is none. */
-export type ReadFile = (path: string) => string | undefined;
-
-/** What is wrong with the recipe, or nothing for a document that is none. */
-export function diagnostics(document: Document, readFile: ReadFile): Diagnostic[] {
-  return findings(document, readFile).map(toDiagnostic);
-}
-
-/** One edit for each finding within `range` that knows its repair; made from the text of now, so never stale. */
-export function quickFixes(document: Document, range: Range, readFile: ReadFile): CodeAction[] {
-  return findings(document, readFile)
-    .filter((finding) => finding.fix && overlaps(finding.range, range))
-    .map((finding) => ({
-      title: finding.fix!.title,
-      kind: CodeActionKind.QuickFix,
-      isPreferred: true,
-      diagnostics: [toDiagnostic(finding)],
-      edit: { changes: { [document.uri]: [{ range: finding.fix!.range, newText: finding.fix!.newText }] } },
-    }));
-}
-
-function findings({ path, text }: Document, readFile: ReadFile): Finding[] {
-  return isRecipe(path, text) ? diagnose(text, path, { readFile }) : [];
+export function findings(document: Document, workspace: RecipeFiles): Finding[] {
+  const edited = recipeOf(document, workspace);
+  if (!edited) return [];
+  const plan = planOf(document, workspace);
+  return [...edited.diagnostics, ...(plan ? planFindings(plan).map(edited.place) : [])];
 }
 
 const severities = {
@@ -46,14 +22,6 @@ const severities = {
   info: DiagnosticSeverity.Information,
 };
 
-function toDiagnostic({ range, severity, message, code }: Finding): Diagnostic {
-  return { range, severity: severities[severity], message, code, source: "molt-runner" };
-}
-
-function overlaps(a: Range, b: Range): boolean {
-  return !isBefore(a.end, b.start) && !isBefore(b.end, a.start);
-}
-
-function isBefore(a: Range["start"], b: Range["start"]): boolean {
-  return a.line < b.line || (a.line === b.line && a.character < b.character);
+export function toDiagnostic({ range, severity, message, code, rule }: Finding): Diagnostic {
+  return { range, severity: severities[severity], message, code: rule ?? code, source: "molt-runner" };
 }

@@ -29,14 +29,9 @@ std::vector<Item> list(const Napi::Array& array, Convert convert) {
   return items;
 }
 
-std::vector<int64_t> integers(const Napi::Object& object, const char* key) {
-  return list<int64_t>(
-      object.Get(key).As<Napi::Array>(), [](const Napi::Value& item) { return item.ToNumber().Int64Value(); });
-}
-
-std::vector<double> numbers(const Napi::Object& object, const char* key) {
-  return list<double>(
-      object.Get(key).As<Napi::Array>(), [](const Napi::Value& item) { return item.ToNumber().DoubleValue(); });
+template <typename Item>
+std::vector<Item> numbers(const Napi::Object& object, const char* key) {
+  return list<Item>(object.Get(key).As<Napi::Array>(), [](const Napi::Value& item) { return Item(item.ToNumber()); });
 }
 
 ParameterDescription parameter(const Napi::Value& value) {
@@ -46,7 +41,7 @@ ParameterDescription parameter(const Napi::Value& value) {
   return {
       .role = text(object, "role"),
       .name = text(object, "name"),
-      .shape = integers(object, "shape"),
+      .shape = numbers<int64_t>(object, "shape"),
       .initOnes = ones,
       .initStd = ones ? 0 : number(init, "std"),
       .decay = flag(object, "decay"),
@@ -81,9 +76,9 @@ DecoderConfig toConfig(const Napi::Object& value) {
       .numHeads = integer(value, "numHeads"),
       .numKvHeads = integer(value, "numKvHeads"),
       .headDim = integer(value, "headDim"),
-      .inverseFrequencies = numbers(value, "inverseFrequencies"),
+      .inverseFrequencies = numbers<double>(value, "inverseFrequencies"),
       .ropeScale = number(value, "ropeScale"),
-      .windows = integers(value, "windows"),
+      .windows = numbers<int64_t>(value, "windows"),
       .rmsNormEps = number(value, "rmsNormEps"),
       .tieWordEmbeddings = flag(value, "tieWordEmbeddings"),
       .qkNorm = flag(value, "qkNorm"),
@@ -108,7 +103,7 @@ std::vector<TensorLocation> toLocations(const Napi::Array& value) {
         .file = text(object, "file"),
         .offset = integer(object, "offset"),
         .dtype = scalarType(object),
-        .shape = integers(object, "shape"),
+        .shape = numbers<int64_t>(object, "shape"),
     };
   });
 }

@@ -16,4 +16,16 @@ std::vector<UnitDescription> toUnits(const Napi::Array& value);
 at::ScalarType toDtype(const Napi::Value& value);
 std::vector<TensorLocation> toLocations(const Napi::Array& value);
 
+/// A copy of the typed array under `key`; throws where there is none of that type.
+template <typename Value>
+std::vector<Value> arrayOf(const Napi::Object& object, const char* key) {
+  const auto value = object.Get(key);
+  using Array = Napi::TypedArrayOf<Value>;
+  const auto wanted = Array::New(object.Env(), 0).TypedArrayType();
+  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != wanted)
+    throw Napi::TypeError::New(object.Env(), std::string(key) + " is not a typed array of the declared kind");
+  const auto array = value.As<Array>();
+  return {array.Data(), array.Data() + array.ElementLength()};
+}
+
 }  // namespace molt::binding

@@ -18,21 +18,12 @@ namespace {
 
 using Info = const Napi::CallbackInfo&;
 
-template <typename Value>
-std::vector<Value> copyArray(Napi::Object object, const char* name, napi_typedarray_type type) {
-  const auto value = object.Get(name);
-  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != type)
-    throw Napi::TypeError::New(object.Env(), std::string(name) + " is not a typed array of the declared kind");
-  const auto array = value.As<Napi::TypedArrayOf<Value>>();
-  return {array.Data(), array.Data() + array.ElementLength()};
-}
-
 PackedRows readRows(Napi::Object object) {
   return {
-      .tokens = copyArray<int32_t>(object, "tokens", napi_int32_array),
-      .cu = copyArray<int32_t>(object, "cu", napi_int32_array),
-      .targets = copyArray<int32_t>(object, "targets", napi_int32_array),
-      .temperatures = copyArray<float>(object, "temperatures", napi_float32_array),
+      .tokens = arrayOf<int32_t>(object, "tokens"),
+      .cu = arrayOf<int32_t>(object, "cu"),
+      .targets = arrayOf<int32_t>(object, "targets"),
+      .temperatures = arrayOf<float>(object, "temperatures"),
   };
 }
 
@@ -41,47 +32,119 @@ std::vector<uint8_t> readBytes(Napi::Value value) {
   return {array.Data(), array.Data() + array.ElementLength()};
 }
 
-Napi::Value floats(Napi::Env env, at::Tensor tensor) {
-  const auto contiguous = tensor.contiguous();
-  auto result = Napi::Float32Array::New(env, contiguous.numel());
-  std::copy_n(contiguous.const_data_ptr<float>(), contiguous.numel(), result.Data());
-  return result;
-}
-
 Napi::Value string(Napi::Env env, std::string text) { return Napi::String::New(env, text); }
 
-std::string textOf(Napi::Value value) { return value.As<Napi::String>(); }
+std::string textOf(Napi::Value value) { return value.ToString(); }
 
 double numberOf(Napi::Value value) { return value.As<Napi::Number>(); }
 
-}  // namespace
-
 class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
  public:
-  static std::shared_ptr<Model> of(Napi::Value value);
-
   explicit ModelWrap(Info info) : Napi::ObjectWrap<ModelWrap>(info), model_(unwrap<Model>(info, "Model")) {}
 
- private:
-  friend void initModel(Napi::Env env, Napi::Object exports);
+  static std::shared_ptr<Model> of(Napi::Value value) {
+    const auto& constructor = Addon::of(value.Env()).constructors["Model"];
+    if (!value.IsObject() || !value.As<Napi::Object>().InstanceOf(constructor.Value()))
+      throw Napi::TypeError::New(value.Env(), "a Model was expected");
+    return Unwrap(value.As<Napi::Object>())->model();
+  }
 
-  static Napi::Value Create(Info info);
-  Napi::Value Initialize(Info info);
-  Napi::Value Load(Info info);
-  Napi::Value Forward(Info info);
-  Napi::Value Backward(Info info);
-  Napi::Value ZeroGradients(Info info);
-  Napi::Value GradientNorm(Info info);
-  Napi::Value NonFiniteGradients(Info info);
-  Napi::Value Read(Info info);
-  Napi::Value ReadGradient(Info info);
-  Napi::Value WriteGradient(Info info);
-  Napi::Value Save(Info info);
-  Napi::Value Broadcast(Info info);
-  Napi::Value ComputeChecksum(Info info);
-  Napi::Value ShardSize(Info info);
+  static Napi::Value Create(Info info) {
+    const auto options = info[0].As<Napi::Object>();
+    const auto chunk = options.Get("headChunk");
+    const auto create = [config = toConfig(options.Get("config").As<Napi::Object>()),
+                         units = toUnits(options.Get("units").As<Napi::Array>()),
+                         group = ProcessGroupWrap::of(options.Get("group")),
+                         trainable = options.Get("trainable").ToBoolean().Value(),
+                         scalarType = toDtype(options.Get("dtype")),
+                         headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024,
+                         keepGraphs = textOf(options.Get("gradientCheckpoint")) == "none"] {
+      return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk, keepGraphs);
+    };
+    return queueObject(info.Env(), "Model", create);
+  }
+
+  Napi::Value Initialize(Info info) {
+    const auto seed = static_cast<uint64_t>(info[0].As<Napi::Number>().Int64Value());
+    return queue(info.Env(), [model = model(), seed] { model->initialize(seed); });
+  }
+
+  Napi::Value Load(Info info) {
+    return queue(info.Env(), [model = model(), tensors = toLocations(info[0].As<Napi::Array>())] {
+      model->load(tensors);
+    });
+  }
+
+  Napi::Value Forward(Info info) {
+    const auto forward = [model = model(), rows = readRows(info[0].As<Napi::Object>()),
+                          grad = info[1].ToBoolean().Value()] { return model->forward(rows, grad); };
+    return queue(info.Env(), forward, [](Napi::Env env, Model::Scores scores) -> Napi::Value {
+      auto result = Napi::Object::New(env);
+      result.Set("logp", TensorWrap::make(env, std::move(scores.logp)));
+      result.Set("entropy", TensorWrap::make(env, std::move(scores.entropy)));
+      return result;
+    });
+  }
+
+  Napi::Value Backward(Info info) {
+    return queue(info.Env(), [model = model(), loss = TensorWrap::of(info[0])] { model->backward(loss); });
+  }
+
+  Napi::Value ZeroGradients(Info info) {
+    return queue(info.Env(), [model = model()] { model->zeroGradients(); });
+  }
+
+  Napi::Value GradientNorm(Info info) {
+    return queue(info.Env(), [model = model()] { return model->gradientNorm(); },
+                 [](Napi::Env env, double norm) -> Napi::Value { return Napi::Number::New(env, norm); });
+  }
+
+  Napi::Value NonFiniteGradients(Info info) {
+    return queue(info.Env(), [model = model()] { return model->nonFiniteGradients(); },
+                 [](Napi::Env env, std::vector<std::string> names) -> Napi::Value {
+                   auto result = Napi::Array::New(env, names.size());
+                   for (uint32_t i = 0; i < names.size(); ++i) result.Set(i, names[i]);
+                   return result;
+                 });
+  }
+
+  Napi::Value Read(Info info) {
+    return queue(info.Env(), [model = model(), name = textOf(info[0])] { return model->read(name); }, floats);
+  }
+
+  Napi::Value ReadGradient(Info info) {
+    return queue(info.Env(), [model = model(), name = textOf(info[0])] { return model->readGradient(name); }, floats);
+  }
+
+  Napi::Value WriteGradient(Info info) {
+    const auto array = info[1].As<Napi::Float32Array>();
+    auto value = at::empty({static_cast<int64_t>(array.ElementLength())}, at::kFloat);
+    std::copy_n(array.Data(), array.ElementLength(), value.mutable_data_ptr<float>());
+    return queue(info.Env(), [model = model(), name = textOf(info[0]), value] { model->writeGradient(name, value); });
+  }
+
+  Napi::Value Save(Info info) {
+    return queue(info.Env(), [model = model(), path = textOf(info[0]), header = readBytes(info[1])] {
+      model->save(path, header);
+    });
+  }
+
+  Napi::Value Broadcast(Info info) {
+    return queue(
+        info.Env(), [model = model(), transfer = ProcessGroupWrap::of(info[0])] { model->broadcast(transfer); });
+  }
+
+  Napi::Value ComputeChecksum(Info info) {
+    return queue(info.Env(), [model = model()] { return model->checksum(); }, string);
+  }
+
+  Napi::Value ShardSize(Info info) {
+    return Napi::Number::New(info.Env(), static_cast<double>(model()->shardSize()));
+  }
+
   void Dispose(Info) { model_ = nullptr; }
 
+ private:
   /// Throws after `dispose`.
   const std::shared_ptr<Model>& model() const {
     if (!model_) throw Napi::Error::New(Env(), "the model was disposed");
@@ -91,149 +154,45 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
   std::shared_ptr<Model> model_;
 };
 
-std::shared_ptr<Model> ModelWrap::of(Napi::Value value) {
-  const auto& constructor = Addon::of(value.Env()).constructors["Model"];
-  if (!value.IsObject() || !value.As<Napi::Object>().InstanceOf(constructor.Value()))
-    throw Napi::TypeError::New(value.Env(), "a Model was expected");
-  return Unwrap(value.As<Napi::Object>())->model();
-}
-
-Napi::Value ModelWrap::Create(Info info) {
-  const auto options = info[0].As<Napi::Object>();
-  const auto chunk = options.Get("headChunk");
-  const auto create = [config = toConfig(options.Get("config").As<Napi::Object>()),
-                       units = toUnits(options.Get("units").As<Napi::Array>()),
-                       group = ProcessGroupWrap::of(options.Get("group")),
-                       trainable = options.Get("trainable").ToBoolean().Value(),
-                       scalarType = toDtype(options.Get("dtype")),
-                       headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024] {
-    return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk);
-  };
-  return queueObject(info.Env(), "Model", create);
-}
-
-Napi::Value ModelWrap::Initialize(Info info) {
-  const auto seed = static_cast<uint64_t>(info[0].As<Napi::Number>().Int64Value());
-  return queue(info.Env(), [model = model(), seed] { model->initialize(seed); });
-}
-
-Napi::Value ModelWrap::Load(Info info) {
-  return queue(info.Env(), [model = model(), tensors = toLocations(info[0].As<Napi::Array>())] {
-    model->load(tensors);
-  });
-}
-
-Napi::Value ModelWrap::Forward(Info info) {
-  const auto forward = [model = model(), rows = readRows(info[0].As<Napi::Object>()),
-                        grad = info[1].ToBoolean().Value()] { return model->forward(rows, grad); };
-  return queue(info.Env(), forward, [](Napi::Env env, Model::Scores scores) -> Napi::Value {
-    auto result = Napi::Object::New(env);
-    result.Set("logp", TensorWrap::make(env, std::move(scores.logp)));
-    result.Set("entropy", TensorWrap::make(env, std::move(scores.entropy)));
-    return result;
-  });
-}
-
-Napi::Value ModelWrap::Backward(Info info) {
-  return queue(info.Env(), [model = model(), loss = TensorWrap::of(info[0])] { model->backward(loss); });
-}
-
-Napi::Value ModelWrap::ZeroGradients(Info info) {
-  return queue(info.Env(), [model = model()] { model->zeroGradients(); });
-}
-
-Napi::Value ModelWrap::GradientNorm(Info info) {
-  return queue(info.Env(), [model = model()] { return model->gradientNorm(); },
-               [](Napi::Env env, double norm) -> Napi::Value { return Napi::Number::New(env, norm); });
-}
-
-Napi::Value ModelWrap::NonFiniteGradients(Info info) {
-  return queue(info.Env(), [model = model()] { return model->nonFiniteGradients(); },
-               [](Napi::Env env, std::vector<std::string> names) -> Napi::Value {
-                 auto result = Napi::Array::New(env, names.size());
-                 for (uint32_t i = 0; i < names.size(); ++i) result.Set(i, names[i]);
-                 return result;
-               });
-}
-
-Napi::Value ModelWrap::Read(Info info) {
-  return queue(info.Env(), [model = model(), name = textOf(info[0])] { return model->read(name); }, floats);
-}
-
-Napi::Value ModelWrap::ReadGradient(Info info) {
-  return queue(info.Env(), [model = model(), name = textOf(info[0])] { return model->readGradient(name); }, floats);
-}
-
-Napi::Value ModelWrap::WriteGradient(Info info) {
-  const auto array = info[1].As<Napi::Float32Array>();
-  auto value = at::empty({static_cast<int64_t>(array.ElementLength())}, at::kFloat);
-  std::copy_n(array.Data(), array.ElementLength(), value.mutable_data_ptr<float>());
-  return queue(info.Env(), [model = model(), name = textOf(info[0]), value] { model->writeGradient(name, value); });
-}
-
-Napi::Value ModelWrap::Save(Info info) {
-  return queue(info.Env(), [model = model(), path = textOf(info[0]), header = readBytes(info[1])] {
-    model->save(path, header);
-  });
-}
-
-Napi::Value ModelWrap::Broadcast(Info info) {
-  return queue(info.Env(), [model = model(), transfer = ProcessGroupWrap::of(info[0])] { model->broadcast(transfer); });
-}
-
-Napi::Value ModelWrap::ComputeChecksum(Info info) {
-  return queue(info.Env(), [model = model()] { return model->checksum(); }, string);
-}
-
-Napi::Value ModelWrap::ShardSize(Info info) {
-  return Napi::Number::New(info.Env(), static_cast<double>(model()->shardSize()));
-}
-
 class AdamWWrap final : public Napi::ObjectWrap<AdamWWrap> {
  public:
   explicit AdamWWrap(Info info) : Napi::ObjectWrap<AdamWWrap>(info) {
     const auto options = info[1].As<Napi::Object>();
     const auto number = [&](const char* name) { return numberOf(options.Get(name)); };
-    try {
-      optimizer_ = std::make_shared<AdamW>(
+    optimizer_ = guarded(info.Env(), [&] {
+      return std::make_shared<AdamW>(
           ModelWrap::of(info[0]),
           AdamWOptions{number("beta1"), number("beta2"), number("eps"), number("weightDecay")});
-    } catch (const c10::Error& error) {
-      throw Napi::Error::New(info.Env(), error.what_without_backtrace());
-    }
+    });
   }
-
- private:
-  friend void initModel(Napi::Env env, Napi::Object exports);
 
   Napi::Value StepCount(Info info) {
     return Napi::Number::New(info.Env(), static_cast<double>(optimizer_->stepCount));
   }
-  void SetStepCount(Info, const Napi::Value& value) { optimizer_->stepCount = value.As<Napi::Number>().Int64Value(); }
-  Napi::Value Step(Info info);
-  Napi::Value SaveShard(Info info);
-  Napi::Value LoadShard(Info info);
 
+  void SetStepCount(Info, const Napi::Value& value) { optimizer_->stepCount = value.As<Napi::Number>().Int64Value(); }
+
+  Napi::Value Step(Info info) {
+    return queue(info.Env(), [optimizer = optimizer_, rate = numberOf(info[0]), scale = numberOf(info[1])] {
+      optimizer->step(rate, scale);
+    });
+  }
+
+  Napi::Value SaveShard(Info info) {
+    return queue(info.Env(), [optimizer = optimizer_, path = textOf(info[0]), header = readBytes(info[1])] {
+      optimizer->save(path, header);
+    });
+  }
+
+  Napi::Value LoadShard(Info info) {
+    const int64_t offset = info[1].As<Napi::Number>();
+    return queue(
+        info.Env(), [optimizer = optimizer_, path = textOf(info[0]), offset] { optimizer->load(path, offset); });
+  }
+
+ private:
   std::shared_ptr<AdamW> optimizer_;
 };
-
-Napi::Value AdamWWrap::Step(Info info) {
-  const auto step = [optimizer = optimizer_, learningRate = numberOf(info[0]), gradientScale = numberOf(info[1])] {
-    optimizer->step(learningRate, gradientScale);
-  };
-  return queue(info.Env(), step);
-}
-
-Napi::Value AdamWWrap::SaveShard(Info info) {
-  return queue(info.Env(), [optimizer = optimizer_, path = textOf(info[0]), header = readBytes(info[1])] {
-    optimizer->save(path, header);
-  });
-}
-
-Napi::Value AdamWWrap::LoadShard(Info info) {
-  const int64_t offset = info[1].As<Napi::Number>();
-  return queue(info.Env(), [optimizer = optimizer_, path = textOf(info[0]), offset] { optimizer->load(path, offset); });
-}
 
 void initModel(Napi::Env env, Napi::Object exports) {
   using M = ModelWrap;
@@ -257,6 +216,8 @@ void initModel(Napi::Env env, Napi::Object exports) {
   Addon::of(env).define(exports, "AdamW", adamw);
 }
 
-static const Registration registration(initModel);
+const Registration registration(initModel);
+
+}  // namespace
 
 }  // namespace molt::binding

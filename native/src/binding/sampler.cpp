@@ -14,36 +14,20 @@ namespace {
 
 using Info = const Napi::CallbackInfo&;
 
-template <typename Array>
-Array arrayOf(const Napi::Object& object, const char* key) {
-  const Napi::Value value = object.Get(key);
-  const auto wanted = Array::New(object.Env(), 0).TypedArrayType();
-  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != wanted)
-    throw Napi::TypeError::New(object.Env(), std::string(key) + " of a step is not of its typed array's type");
-  return value.As<Array>();
-}
-
 SamplerBatch readBatch(const Napi::Object& object) {
-  const auto integers = [&](const char* key) {
-    const auto array = arrayOf<Napi::Int32Array>(object, key);
-    return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
-  };
-  SamplerBatch batch{integers("sequences"), integers("cu"), integers("tokens"), {}, {}};
-  const auto temperatures = arrayOf<Napi::Float32Array>(object, "temperatures");
-  const auto topP = arrayOf<Napi::Float32Array>(object, "topP");
-  const auto topK = arrayOf<Napi::Int32Array>(object, "topK");
-  const auto uniforms = arrayOf<Napi::Float64Array>(object, "uniforms");
+  SamplerBatch batch{
+      arrayOf<int32_t>(object, "sequences"), arrayOf<int32_t>(object, "cu"), arrayOf<int32_t>(object, "tokens"), {},
+      {}};
+  const auto temperatures = arrayOf<float>(object, "temperatures"), topP = arrayOf<float>(object, "topP");
+  const auto topK = arrayOf<int32_t>(object, "topK");
+  const auto uniforms = arrayOf<double>(object, "uniforms");
   const size_t count = batch.sequences.size();
-  const auto lengths = {
-      temperatures.ElementLength(), topP.ElementLength(), topK.ElementLength(), uniforms.ElementLength()};
+  const auto lengths = {temperatures.size(), topP.size(), topK.size(), uniforms.size()};
   if (std::ranges::any_of(lengths, [&](size_t length) { return length != count; }))
     throw Napi::RangeError::New(object.Env(), "a step needs one value of each setting for each sequence");
   for (size_t i = 0; i < count; ++i) batch.draws.push_back({temperatures[i], topP[i], topK[i], uniforms[i]});
   batch.score.resize(count);
-  if (!object.Get("promptLogprobs").IsUndefined()) {
-    const auto score = arrayOf<Napi::Uint8Array>(object, "promptLogprobs");
-    batch.score.assign(score.Data(), score.Data() + score.ElementLength());
-  }
+  if (!object.Get("promptLogprobs").IsUndefined()) batch.score = arrayOf<uint8_t>(object, "promptLogprobs");
   return batch;
 }
 

@@ -63,6 +63,13 @@ Napi::Value from(Info info) {
 
 }  // namespace
 
+Napi::Value floats(Napi::Env env, const at::Tensor& values) {
+  const auto contiguous = values.contiguous();
+  auto result = Napi::Float32Array::New(env, contiguous.numel());
+  std::copy_n(contiguous.const_data_ptr<float>(), contiguous.numel(), result.Data());
+  return result;
+}
+
 Napi::Object TensorWrap::make(Napi::Env env, at::Tensor tensor) {
   return Addon::of(env).constructors["Tensor"].New({Napi::External<at::Tensor>::New(env, &tensor)});
 }
@@ -120,12 +127,8 @@ Napi::Value TensorWrap::Shape(Info info) {
 Napi::Value TensorWrap::RequiresGrad(Info info) { return Napi::Boolean::New(info.Env(), tensor().requires_grad()); }
 
 Napi::Value TensorWrap::Data(Info info) {
-  const auto read = [tensor = tensor()] { return tensor.detach().to(at::kFloat).contiguous(); };
-  return queue(info.Env(), read, [](Napi::Env env, at::Tensor values) -> Napi::Value {
-    auto data = Napi::Float32Array::New(env, values.numel());
-    std::copy_n(values.const_data_ptr<float>(), values.numel(), data.Data());
-    return data;
-  });
+  const auto read = [tensor = tensor()] { return tensor.detach().to(at::kFloat); };
+  return queue(info.Env(), read, floats);
 }
 
 void TensorWrap::Dispose(Info info) { release(info.Env()); }

@@ -5,6 +5,9 @@
 
 namespace molt::binding {
 
+/// A Float32Array of a float32 tensor's values.
+Napi::Value floats(Napi::Env env, const at::Tensor& values);
+
 /// `Tensor` of index.d.ts.
 class TensorWrap final : public Napi::ObjectWrap<TensorWrap> {
  public:

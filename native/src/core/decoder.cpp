@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
@@ -19,11 +18,18 @@ int64_t ParameterDescription::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+std::string fusedRole(const std::string& role) {
+  const auto base = role.substr(0, role.find("_bias"));
+  const bool attends = base == "q" || base == "k" || base == "v";
+  const bool gates = base == "gate" || base == "up";
+  return (attends ? "qkv" : gates ? "gate_up" : base) + role.substr(base.size());
+}
+
 void UnitWeights::set(std::string role, at::Tensor tensor) {
   tensors_.emplace_back(std::move(role), std::move(tensor));
 }
 
-const at::Tensor* UnitWeights::find(const char* role) const {
+const at::Tensor* UnitWeights::find(const std::string& role) const {
   for (const auto& [name, tensor] : tensors_) {
     if (name == role) return &tensor;
   }
@@ -44,61 +50,42 @@ Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions) {
 }
 
 at::Tensor applyRotary(const at::Tensor& x, const Rotary& rotary) {
+  if (x.is_cpu()) return fusedRotary(x, rotary.cos, rotary.sin);
   const auto exact = x.to(at::kFloat);
-  if (x.is_cpu()) return fusedRotary(exact, rotary.cos, rotary.sin).to(x.scalar_type());
   const auto halves = exact.chunk(2, -1);
   return (exact * rotary.cos + at::cat({-halves[1], halves[0]}, -1) * rotary.sin).to(x.scalar_type());
 }
 
 at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const auto exact = x.to(at::kFloat);
-  const auto scale = weight.to(at::kFloat);
-  const auto normed = x.is_cpu() ? fusedRmsNorm(exact, scale, eps) : at::rms_norm(exact, {x.size(-1)}, scale, eps);
-  return normed.to(weight.scalar_type());
+  if (x.is_cpu()) return fusedRmsNorm(exact, weight, eps);
+  return at::rms_norm(exact, {x.size(-1)}, weight.to(at::kFloat), eps).to(weight.scalar_type());
 }
 
-at::Tensor project(const UnitWeights& weights, const char* role, const at::Tensor& x) {
-  const at::Tensor* bias = weights.find((std::string(role) + "_bias").c_str());
-  return at::linear(x, weights[role], bias ? *bias : at::Tensor());
-}
-
-Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const Rotary& rotary) {
-  const auto x = rmsNorm(hidden, weights["input_norm"], config.rmsNormEps);
-  auto q = project(weights, "q", x).view({-1, config.numHeads, config.headDim});
-  auto k = project(weights, "k", x).view({-1, config.numKvHeads, config.headDim});
-  const auto v = project(weights, "v", x).view({-1, config.numKvHeads, config.headDim});
-  if (config.qkNorm) {
-    q = rmsNorm(q, weights["q_norm"], config.rmsNormEps);
-    k = rmsNorm(k, weights["k_norm"], config.rmsNormEps);
-  }
-  return {applyRotary(q, rotary), applyRotary(k, rotary), v};
-}
-
-at::Tensor layerOutput(
-    const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended) {
-  const auto flat = attended.reshape({hidden.size(0), config.numHeads * config.headDim});
-  const auto residual = hidden + project(weights, "o", flat);
-  const auto x = rmsNorm(residual, weights["post_norm"], config.rmsNormEps);
-  const auto gated = at::silu(project(weights, "gate", x)) * project(weights, "up", x);
-  return residual + project(weights, "down", gated);
-}
-
-at::Tensor layerForward(
-    const UnitWeights& weights,
+LayerTail layerForward(
     const DecoderConfig& config,
+    const UnitWeights& norms,
+    const Product& product,
     const at::Tensor& hidden,
     const Rotary& rotary,
     const Attention& attention) {
-  return layerOutput(weights, config, hidden, attention(layerQkv(weights, config, hidden, rotary)));
+  const int64_t heads = config.numHeads, kvHeads = config.numKvHeads;
+  const auto input = rmsNorm(hidden, norms["input_norm"], config.rmsNormEps);
+  const auto qkv = product("qkv", input).view({-1, heads + 2 * kvHeads, config.headDim});
+  auto parts = qkv.split_with_sizes({heads, kvHeads, kvHeads}, 1);
+  if (config.qkNorm) {
+    parts[0] = rmsNorm(parts[0], norms["q_norm"], config.rmsNormEps);
+    parts[1] = rmsNorm(parts[1], norms["k_norm"], config.rmsNormEps);
+  }
+  const auto attended = attention({applyRotary(parts[0], rotary), applyRotary(parts[1], rotary), parts[2]});
+  const auto residual = hidden + product("o", attended.flatten(1));
+  const auto x = rmsNorm(residual, norms["post_norm"], config.rmsNormEps);
+  const auto halves = product("gate_up", x).chunk(2, 1);
+  return {residual, at::silu(halves[0]) * halves[1]};
 }
 
 at::Tensor embedTokens(const at::Tensor& embed, const at::Tensor& tokens) {
-  return at::embedding(embed, tokens);
-}
-
-at::Tensor headLogits(
-    const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& norm, const at::Tensor& head) {
-  return at::linear(rmsNorm(hidden, norm, config.rmsNormEps), head);
+  return at::embedding(embed, tokens).to(at::kFloat);
 }
 
 }  // namespace molt

@@ -11,7 +11,7 @@
 // The decoder's maths, shared by the trainer and the sampler. Everything is a pure function of weights and inputs, so
 // that what is sampled and what is trained differ in nothing but how attention finds its keys.
 // Shapes: T positions of all rows end to end, H hidden, D head dimension, V vocabulary.
-// The residual stream, norms and rotations are float32; matmuls and attention are of the weights' dtype.
+// The residual stream and sums are float32; weights, what is multiplied and attention are of one compute dtype.
 namespace molt {
 
 struct DecoderConfig {
@@ -48,21 +48,25 @@ struct UnitDescription {
   std::vector<ParameterDescription> parameters;
 };
 
-// The weights of one unit by role. A unit has a dozen at most, so a list is the fastest map.
+// The role under which a parameter is multiplied: the projections of one input are one matrix, row after row, and so
+// are their biases: `qkv` (of `q`, `k`, `v`), `gate_up`; the others keep theirs.
+std::string fusedRole(const std::string& role);
+
+// The weights of one unit by fused role. A unit has a dozen at most, so a list is the fastest map.
 class UnitWeights {
  public:
   void set(std::string role, at::Tensor tensor);
   // Throws where the unit has no such role.
   const at::Tensor& operator[](const char* role) const;
   // Null where the unit has no such role.
-  const at::Tensor* find(const char* role) const;
+  const at::Tensor* find(const std::string& role) const;
 
  private:
   std::vector<std::pair<std::string, at::Tensor>> tensors_;
 };
 
-// x · weight of the role, plus its bias (`q_bias`) where the unit has one.
-at::Tensor project(const UnitWeights& weights, const char* role, const at::Tensor& x);
+// x · weightᵀ of a fused role, plus its bias where the unit has one (`qkv_bias`).
+using Product = std::function<at::Tensor(const char* role, const at::Tensor& x)>;
 
 // Cosines and sines of each position, [T, 1, D] (the middle dimension broadcasts over heads), as transformers has them:
 // frequencies of the first half repeated in the second, angles in float32.
@@ -86,29 +90,25 @@ struct Qkv {
   at::Tensor v;  // [T, numKvHeads, D]
 };
 
-// hidden: [T, H], before the input norm.
-Qkv layerQkv(const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const Rotary& rotary);
-
-// What follows attention: output projection, residual, SwiGLU, residual. attended: [T, numHeads, D].
-at::Tensor layerOutput(
-    const UnitWeights& weights, const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& attended);
-
 // Causal attention within the layer's window, scaled by 1 / sqrt(D), [T, numHeads, D].
 using Attention = std::function<at::Tensor(const Qkv&)>;
 
-// One layer, [T, H] to [T, H].
-at::Tensor layerForward(
-    const UnitWeights& weights,
+// One layer up to the input of its last product, which is added to `residual`.
+struct LayerTail {
+  at::Tensor residual;  // float32 [T, H]
+  at::Tensor gated;     // [T, I], to be multiplied by `down`
+};
+
+// norms: those of the unit. hidden: [T, H].
+LayerTail layerForward(
     const DecoderConfig& config,
+    const UnitWeights& norms,
+    const Product& product,
     const at::Tensor& hidden,
     const Rotary& rotary,
     const Attention& attention);
 
-// tokens: int64 [T]; embed: [V, H]. Gives [T, H].
+// tokens: int64 [T]; embed: [V, H]. Gives float32 [T, H].
 at::Tensor embedTokens(const at::Tensor& embed, const at::Tensor& tokens);
-
-// hidden: [N, H] from the last layer; norm: [H]; head: [V, H] (the embedding's where tied). Gives logits [N, V].
-at::Tensor headLogits(
-    const DecoderConfig& config, const at::Tensor& hidden, const at::Tensor& norm, const at::Tensor& head);
 
 }  // namespace molt

@@ -8,24 +8,45 @@
 
 namespace molt {
 
+at::Tensor Slot::in(const at::Tensor& flat) const {
+  return flat.narrow(0, offset, parameter.numel()).view(parameter.shape);
+}
+
+FlatLayout::FlatLayout(const UnitDescription& unit) {
+  for (const auto& parameter : unit.parameters) slots.push_back({parameter, 0});
+  for (const bool decay : {true, false}) {
+    for (auto& slot : slots) {
+      if (slot.parameter.decay != decay) continue;
+      slot.offset = size;
+      size += slot.parameter.numel();
+      auto merged = slot.parameter;
+      merged.role = fusedRole(merged.role);
+      if (!fused.empty() && fused.back().parameter.role == merged.role) {
+        fused.back().parameter.shape[0] += merged.shape[0];
+      } else {
+        fused.push_back({merged, slot.offset});
+      }
+    }
+    if (decay) decaySize = size;
+  }
+}
+
+UnitWeights FlatLayout::weightsOf(const at::Tensor& flat) const {
+  UnitWeights weights;
+  for (const auto& slot : fused) weights.set(slot.parameter.role, slot.in(flat));
+  return weights;
+}
+
 FlatShard::FlatShard(
     const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable, at::ScalarType dtype)
-    : group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
-  for (const auto& parameter : unit.parameters) slots_.push_back({parameter, 0});
-  int64_t total = 0;
-  int64_t decayEnd = 0;
-  for (const bool decay : {true, false}) {
-    for (auto& slot : slots_) {
-      if (slot.parameter.decay != decay) continue;
-      slot.offset = total;
-      total += slot.parameter.numel();
-    }
-    if (decay) decayEnd = total;
-  }
-  const int64_t size = (total + worldSize_ - 1) / worldSize_;
+    : layout_(unit), group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
+  const int64_t size = (layout_.size + worldSize_ - 1) / worldSize_;
   data_ = at::zeros({size}, at::kFloat);
   if (trainable) gradient_ = at::zeros({size}, at::kFloat);
-  decaySize_ = std::clamp<int64_t>(decayEnd - shardBegin(), 0, size);
+}
+
+int64_t FlatShard::decaySize() const {
+  return std::clamp<int64_t>(layout_.decaySize - shardBegin(), 0, data_.numel());
 }
 
 int64_t FlatShard::shardBegin() const {
@@ -37,10 +58,6 @@ at::Tensor FlatShard::gather(const at::Tensor& slice) const {
   auto flat = at::empty({worldSize_ * slice.numel()}, slice.options());
   group_->allGather(flat, slice);
   return flat;
-}
-
-at::Tensor FlatShard::view(const at::Tensor& flat, const Slot& slot) {
-  return flat.narrow(0, slot.offset, slot.parameter.numel()).view(slot.parameter.shape);
 }
 
 at::Tensor FlatShard::local(const at::Tensor& slice, const Slot& slot) const {

@@ -121,27 +121,8 @@ void KvCache::appendSlots(const Span& span, int64_t from, int64_t to, std::vecto
 
 namespace {
 
-// What the loops below need of one layer's cache and of its queries.
 struct Heads {
-  int64_t kvHeads, group, dim, pageSize;
-};
-
-// Goes through a sequence's slots without a division for each.
-class Cursor {
- public:
-  Cursor(const Span& span, int64_t token, int64_t pageSize)
-      : page_(span.pages.data() + token / pageSize), within_(token % pageSize), pageSize_(pageSize) {}
-  int64_t slot() const { return *page_ * pageSize_ + within_; }
-  void next() {
-    if (++within_ < pageSize_) return;
-    within_ = 0;
-    ++page_;
-  }
-
- private:
-  const int32_t* page_;
-  int64_t within_;
-  int64_t pageSize_;
+  int64_t kvHeads, group, dim;
 };
 
 constexpr int64_t kLanes = 16;
@@ -170,17 +151,15 @@ inline __attribute__((always_inline)) float dot(const float* a, const Value* b, 
   return lanes[0];
 }
 
-// The query heads q [group, D] of one kv head against tokens begin..end of a sequence: keys and values point at that
-// head's vector in slot 0. Each key and value is read once for the whole group. scores: [group, end - begin].
+// The query heads q [group, D] of one kv head against the tokens in `slots` [length]: keys and values point at that
+// head's vector in slot 0. Each key and value is read once for the whole group. scores: [group, length].
 template <typename Value>
 inline __attribute__((always_inline)) void attendHead(
-    const float* q, const Value* keys, const Value* values, const Span& span, int64_t begin, const Heads& heads,
+    const float* q, const Value* keys, const Value* values, const int64_t* slots, int64_t length, const Heads& heads,
     float* scores, float* out) {
-  const int64_t length = span.past + span.count - begin;
   const int64_t stride = heads.kvHeads * heads.dim;
-  Cursor at(span, begin, heads.pageSize);
-  for (int64_t i = 0; i < length; ++i, at.next()) {
-    const Value* key = keys + at.slot() * stride;
+  for (int64_t i = 0; i < length; ++i) {
+    const Value* key = keys + slots[i] * stride;
     for (int64_t g = 0; g < heads.group; ++g) scores[g * length + i] = dot(q + g * heads.dim, key, heads.dim);
   }
   const float scale = 1 / std::sqrt(static_cast<float>(heads.dim));
@@ -191,9 +170,8 @@ inline __attribute__((always_inline)) void attendHead(
     for (int64_t i = 0; i < length; ++i) row[i] *= inverse;
   }
   std::fill(out, out + heads.group * heads.dim, 0.0F);
-  at = Cursor(span, begin, heads.pageSize);
-  for (int64_t i = 0; i < length; ++i, at.next()) {
-    const Value* value = values + at.slot() * stride;
+  for (int64_t i = 0; i < length; ++i) {
+    const Value* value = values + slots[i] * stride;
     for (int64_t g = 0; g < heads.group; ++g) {
       const float weight = scores[g * length + i];
       for (int64_t d = 0; d < heads.dim; ++d) out[g * heads.dim + d] += weight * toFloat(value[d]);
@@ -202,15 +180,15 @@ inline __attribute__((always_inline)) void attendHead(
 }
 
 MOLT_SIMD void attend(
-    const float* q, const float* keys, const float* values, const Span& span, int64_t begin, const Heads& heads,
+    const float* q, const float* keys, const float* values, const int64_t* slots, int64_t length, const Heads& heads,
     float* scores, float* out) {
-  attendHead(q, keys, values, span, begin, heads, scores, out);
+  attendHead(q, keys, values, slots, length, heads, scores, out);
 }
 
 MOLT_SIMD void attend(
-    const float* q, const at::BFloat16* keys, const at::BFloat16* values, const Span& span, int64_t begin,
+    const float* q, const at::BFloat16* keys, const at::BFloat16* values, const int64_t* slots, int64_t length,
     const Heads& heads, float* scores, float* out) {
-  attendHead(q, keys, values, span, begin, heads, scores, out);
+  attendHead(q, keys, values, slots, length, heads, scores, out);
 }
 
 }  // namespace
@@ -219,27 +197,26 @@ void decodeAttention(
     const KvCache& cache,
     int64_t layer,
     int64_t window,
-    const std::vector<const Span*>& spans,
-    const std::vector<int64_t>& rows,
+    const std::vector<Decode>& decodes,
     const at::Tensor& q,
     const at::Tensor& out) {
   const int64_t kvHeads = cache.keys(layer).size(1);
-  const Heads heads{kvHeads, q.size(1) / kvHeads, q.size(2), cache.pageSize()};
+  const Heads heads{kvHeads, q.size(1) / kvHeads, q.size(2)};
   const float* queries = q.const_data_ptr<float>();
   float* results = out.mutable_data_ptr<float>();
-  int64_t longest = 0;
-  for (const auto* span : spans) longest = std::max(longest, span->past + span->count);
+  size_t longest = 0;
+  for (const auto& decode : decodes) longest = std::max(longest, decode.slots.size());
   const int64_t grain = std::max<int64_t>(1, kWork / (2 * longest * heads.group * heads.dim + 1));
   const auto run = [&](const auto* keys, const auto* values) {
-    at::parallel_for(0, static_cast<int64_t>(spans.size()) * kvHeads, grain, [&](int64_t first, int64_t last) {
+    at::parallel_for(0, static_cast<int64_t>(decodes.size()) * kvHeads, grain, [&](int64_t first, int64_t last) {
       std::vector<float> scores(longest * heads.group);
       for (int64_t item = first; item < last; ++item) {
-        const auto& span = *spans[item / kvHeads];
-        const int64_t head = item % kvHeads;
-        const int64_t at = (rows[item / kvHeads] * kvHeads + head) * heads.group * heads.dim;
-        const int64_t begin = window > 0 ? std::max<int64_t>(0, span.past + span.count - window) : 0;
-        const int64_t kv = head * heads.dim;
-        attend(queries + at, keys + kv, values + kv, span, begin, heads, scores.data(), results + at);
+        const auto& [row, slots] = decodes[item / kvHeads];
+        const int64_t head = item % kvHeads, kv = head * heads.dim;
+        const int64_t at = (row * kvHeads + head) * heads.group * heads.dim;
+        const auto all = static_cast<int64_t>(slots.size()), seen = window > 0 ? std::min(all, window) : all;
+        attend(
+            queries + at, keys + kv, values + kv, slots.data() + all - seen, seen, heads, scores.data(), results + at);
       }
     });
   };

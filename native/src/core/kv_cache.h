@@ -64,14 +64,19 @@ class KvCache {
   std::vector<std::pair<int32_t, int32_t>> copies_;  // pages begun of forks, from and to, in order
 };
 
-/// Attention of one new token of each of `spans` over the last `window` tokens (0: all) of its pages, scaled by
-/// 1 / sqrt(D). Query i is row rows[i] of q [T, heads, D] and its result that row of out; both float32, on the CPU.
+/// One new token of a sequence: its row among the step's tokens, and the slots of all tokens so far, its own included.
+struct Decode {
+  int64_t row;
+  std::vector<int64_t> slots;
+};
+
+/// Attention of each of `decodes` over its last `window` tokens (0: all), scaled by 1 / sqrt(D). Reads row `row` of
+/// q [T, heads, D] and writes that row of out; both float32, on the CPU.
 void decodeAttention(
     const KvCache& cache,
     int64_t layer,
     int64_t window,
-    const std::vector<const Span*>& spans,
-    const std::vector<int64_t>& rows,
+    const std::vector<Decode>& decodes,
     const at::Tensor& q,
     const at::Tensor& out);
 

@@ -6,15 +6,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <optional>
 
-#include "core/head.h"
+#include "core/kernels.h"
 #include "core/unit.h"
 
 namespace molt {
@@ -50,6 +54,37 @@ void checkUnits(const DecoderConfig& config, const std::vector<UnitDescription>&
       "frequencies, not ", config.windows.size(), " and ", config.inverseFrequencies.size());
 }
 
+/// Log-probability of each row's target and entropy of its distribution, float32 [N, 2], differentiable in `logits`.
+/// logits: [N, V], before temperature; temperatures: float32 [N, 1]; targets: int64 [N].
+at::Tensor scoreTargets(const at::Tensor& logits, const at::Tensor& temperatures, const at::Tensor& targets) {
+  if (logits.is_cpu()) return fusedScores(logits, temperatures, targets);
+  const auto all = at::log_softmax(logits / temperatures, -1);
+  return at::stack({all.gather(1, targets.unsqueeze(1)).squeeze(1), -(all.exp() * all).sum(-1)}, 1);
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// residual + x · weightᵀ. Its gradients need no value of its own, so a recomputation leaves the product out.
+class AddProduct : public torch::autograd::Function<AddProduct> {
+ public:
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& residual,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      bool gradientsOnly) {
+    context->save_for_backward({x, weight});
+    return gradientsOnly ? residual.detach() : residual + at::linear(x, weight);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto d = gradients[0].to(saved[0].scalar_type());
+    return {gradients[0], d.mm(saved[1]), d.t().mm(saved[0]), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 Model::Model(
@@ -58,12 +93,14 @@ Model::Model(
     std::shared_ptr<ProcessGroup> group,
     bool trainable,
     at::ScalarType dtype,
-    int64_t headChunk)
+    int64_t headChunk,
+    bool keepGraphs)
     : config_(config),
       units_(std::move(units)),
       group_(std::move(group)),
       trainable_(trainable),
-      headChunk_(headChunk) {
+      headChunk_(headChunk),
+      keepGraphs_(keepGraphs) {
   checkUnits(config_, units_);
   TORCH_CHECK(headChunk_ > 0, "headChunk must be positive, not ", headChunk_);
   for (const auto& unit : units_) shards_.push_back(std::make_shared<FlatShard>(unit, group_, trainable_, dtype));
@@ -105,11 +142,17 @@ at::Tensor Model::runLayers(const SortedRows& rows, bool grad) const {
   const auto rotary = rotaryTables(config_, rows.positions);
   for (size_t i = 1; i + 1 < shards_.size(); ++i) {
     const auto layer = [config = config_, rotary, groups = rows.groups, window = config_.windows[i - 1]](
-                           const UnitWeights& weights, const at::Tensor& input, int64_t) {
+                           const UnitWeights& weights, const at::Tensor& input, int64_t, bool gradientsOnly) {
+      const Product product = [&](const char* role, const at::Tensor& x) {
+        const auto* bias = weights.find(std::string(role) + "_bias");
+        return at::linear(x, weights[role], bias ? *bias : at::Tensor());
+      };
       const auto attention = [&](const Qkv& qkv) { return attendRows(qkv, groups, window); };
-      return layerForward(weights, config, input, rotary, attention);
+      const auto [residual, gated] = layerForward(config, weights, product, input, rotary, attention);
+      if (weights.find("down_bias")) return residual + product("down", gated);
+      return AddProduct::apply(residual, gated, weights["down"], gradientsOnly);
     };
-    hidden = runUnit({shards_[i]}, layer, hidden);
+    hidden = runUnit({shards_[i]}, layer, hidden, {.keep = grad && keepGraphs_});
   }
   return hidden;
 }
@@ -118,13 +161,13 @@ at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden) cons
   std::vector<std::shared_ptr<FlatShard>> shards{shards_.back()};
   if (config_.tieWordEmbeddings) shards.push_back(shards_.front());
   const auto body = [config = config_, targets = rows.targets, temperatures = rows.temperatures](
-                        const UnitWeights& weights, const at::Tensor& input, int64_t begin) {
-    const auto& matrix = weights[config.tieWordEmbeddings ? "embed" : "head"];
-    const auto logits = headLogits(config, input, weights["norm"], matrix);
-    return scoreTargets(
-        logits / temperatures.narrow(0, begin, input.size(0)), targets.narrow(0, begin, input.size(0)));
+                        const UnitWeights& weights, const at::Tensor& input, int64_t begin, bool) {
+    const auto x = rmsNorm(input, weights["norm"], config.rmsNormEps);
+    const auto logits = at::linear(x, weights[config.tieWordEmbeddings ? "embed" : "head"]);
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, input.size(0)); };
+    return scoreTargets(logits, part(temperatures), part(targets));
   };
-  return runUnit(std::move(shards), body, hidden.index_select(0, rows.selected), headChunk_);
+  return runUnit(std::move(shards), body, hidden.index_select(0, rows.selected), {.chunk = headChunk_});
 }
 
 void Model::backward(const at::Tensor& loss) {
@@ -184,13 +227,13 @@ Model::Place Model::find(const std::string& name) const {
 
 at::Tensor Model::read(const std::string& name) const {
   const auto [shard, slot] = find(name);
-  return FlatShard::view(shard->gather(shard->data()), *slot).clone();
+  return slot->in(shard->gather(shard->data())).clone();
 }
 
 at::Tensor Model::readGradient(const std::string& name) const {
   TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
   const auto [shard, slot] = find(name);
-  return FlatShard::view(shard->gather(shard->gradient()), *slot).clone();
+  return slot->in(shard->gather(shard->gradient())).clone();
 }
 
 void Model::writeGradient(const std::string& name, const at::Tensor& value) {
@@ -207,7 +250,7 @@ void Model::forEachParameter(Visit visit) const {
   const at::AutoGradMode noGraph(false);
   for (const auto& shard : shards_) {
     const auto flat = shard->gather(shard->data());
-    for (const auto& slot : shard->slots()) visit(FlatShard::view(flat, slot));
+    for (const auto& slot : shard->slots()) visit(slot.in(flat));
   }
 }
 

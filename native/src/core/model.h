@@ -20,13 +20,15 @@ namespace molt {
 class Model {
  public:
   /// dtype: of matmuls and attention. headChunk: positions whose logits are held at once.
+  /// keepGraphs: layers keep what backward needs instead of recomputing it.
   Model(
       DecoderConfig config,
       std::vector<UnitDescription> units,
       std::shared_ptr<ProcessGroup> group,
       bool trainable,
       at::ScalarType dtype,
-      int64_t headChunk);
+      int64_t headChunk,
+      bool keepGraphs);
 
   /// Each parameter has its own generator, so weights depend on neither sharding nor order.
   void initialize(uint64_t seed);
@@ -65,7 +67,7 @@ class Model {
  private:
   struct Place {
     FlatShard* shard;
-    const FlatShard::Slot* slot;
+    const Slot* slot;
   };
   Place find(const std::string& name) const;
   int rank() const { return group_ ? group_->rank() : 0; }
@@ -80,6 +82,7 @@ class Model {
   const std::shared_ptr<ProcessGroup> group_;
   const bool trainable_;
   const int64_t headChunk_;
+  const bool keepGraphs_;
   std::vector<std::shared_ptr<FlatShard>> shards_;  // one a unit
 };
 

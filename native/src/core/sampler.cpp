@@ -28,10 +28,9 @@ struct Plan {
     at::Tensor rows;   // [n * count] of the step's tokens
     at::Tensor slots;  // [n * (past + count)] of the cache
   };
-  at::Tensor positions;              // [T]
-  at::Tensor slots;                  // [T] where the new keys and values go
-  std::vector<const Span*> decodes;  // sequences with one new token
-  std::vector<int64_t> decodeRows;
+  at::Tensor positions;  // [T]
+  at::Tensor slots;      // [T] where the new keys and values go
+  std::vector<Decode> decodes;
   std::vector<Prompts> prompts;
 };
 
@@ -60,8 +59,7 @@ Plan makePlan(const KvCache& cache, const std::vector<Span>& spans, const std::v
     for (int64_t t = 0; t < span.count; ++t) positions.push_back(span.past + t);
     cache.appendSlots(span, span.past, span.past + span.count, slots);
     if (byHand && span.count == 1) {
-      plan.decodes.push_back(&span);
-      plan.decodeRows.push_back(cu[i]);
+      cache.appendSlots(span, 0, span.past + 1, plan.decodes.emplace_back(Decode{cu[i], {}}).slots);
     } else {
       shapes[{span.past, span.count}].push_back(i);
     }
@@ -85,23 +83,23 @@ std::optional<at::Tensor> maskOf(int64_t past, int64_t count, int64_t window) {
   return narrow ? mask.triu_(past + 1 - window) : mask;
 }
 
-// Stores the new keys and values of one layer, then attends. Gives float32 [T, heads, D].
+// Stores the new keys and values of one layer, then attends. Gives [T, heads, D] of the queries' dtype.
 at::Tensor attend(const KvCache& cache, int64_t layer, int64_t window, const Plan& plan, const Qkv& qkv) {
   const auto& keys = cache.keys(layer);
   const auto& values = cache.values(layer);
-  keys.index_copy_(0, plan.slots, qkv.k.to(keys.scalar_type()));
+  keys.index_copy_(0, plan.slots, qkv.k);
   values.index_copy_(0, plan.slots, qkv.v);
   const auto out = at::empty(qkv.q.sizes(), at::kFloat);
-  decodeAttention(cache, layer, window, plan.decodes, plan.decodeRows, qkv.q.contiguous(), out);
+  decodeAttention(cache, layer, window, plan.decodes, qkv.q.to(at::kFloat).contiguous(), out);
   for (const auto& [past, count, rows, slots] : plan.prompts) {
     const auto mask = maskOf(past, count, window);
     const auto attended = at::scaled_dot_product_attention(
-        byHead(qkv.q.index_select(0, rows).to(keys.scalar_type()), count),
+        byHead(qkv.q.index_select(0, rows), count),
         byHead(keys.index_select(0, slots), past + count), byHead(values.index_select(0, slots), past + count), mask,
         0.0, !mask, std::nullopt, true);
     out.index_copy_(0, rows, attended.transpose(1, 2).flatten(0, 1).to(at::kFloat));
   }
-  return out;
+  return out.to(qkv.q.scalar_type());
 }
 
 // Runs body(begin, end) over the rows of a step's logits, each of them work enough for a thread.
@@ -245,7 +243,10 @@ std::vector<std::vector<float>> Sampler::score(const SamplerBatch& batch, const 
       float* out = scores[i].data() + begin - first + 1;
       const int32_t* next = batch.tokens.data() + begin + 1;
       forEachRow(count, vocab, [&](int64_t from, int64_t to) {
-        for (int64_t row = from; row < to; ++row) out[row] = logprobOf(rows + row * vocab, vocab, next[row]);
+        for (int64_t row = from; row < to; ++row) {
+          const Spread spread = spreadOf(rows + row * vocab, vocab, 1);
+          out[row] = rows[row * vocab + next[row]] - spread.max - spread.logTotal;
+        }
       });
     }
   }

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -15,22 +14,6 @@ namespace {
 
 constexpr int64_t kChunk = 1024;
 constexpr int64_t kLanes = 16;
-
-// Cephes' expf for x <= 0, written so that compilers vectorise the loop around it.
-inline float expNegative(float x) {
-  const float bounded = x < -87.0f ? -87.0f : x;
-  const int32_t n = static_cast<int32_t>(bounded * 1.44269504088896341f - 0.5f);
-  const float whole = static_cast<float>(n);
-  const float r = bounded - whole * 0.693359375f + whole * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float value = (p * r * r + r + 1.0f) * std::bit_cast<float>((n + 127) << 23);
-  return x < -87.0f ? 0.0f : value;
-}
 
 struct Top {
   float max;
@@ -90,17 +73,20 @@ MOLT_SIMD void expScaled(const float* logits, int64_t count, float max, float in
   for (int64_t i = 0; i < count; ++i) out[i] = expNegative((logits[i] - max) * inverseTemperature);
 }
 
-float logprobOf(const float* logits, int64_t vocab, int32_t token) {
+MOLT_SIMD Spread spreadOf(const float* logits, int64_t vocab, float inverseTemperature) {
   const Top top = findMax(logits, vocab);
-  if (!top.finite) return NAN;
-  double total = 0;
+  if (!top.finite) return {NAN, NAN, NAN};
+  double total = 0, weighted = 0;
   float weights[kChunk];
   for (int64_t begin = 0; begin < vocab; begin += kChunk) {
     const int64_t count = std::min(kChunk, vocab - begin);
-    expScaled(logits + begin, count, top.max, 1, weights);
+    expScaled(logits + begin, count, top.max, inverseTemperature, weights);
     total += sum(weights, count);
+    for (int64_t i = 0; i < count; ++i) weights[i] *= (logits[begin + i] - top.max) * inverseTemperature;
+    weighted += sum(weights, count);
   }
-  return static_cast<float>(static_cast<double>(logits[token]) - top.max - std::log(total));
+  const double logTotal = std::log(total);
+  return {top.max, static_cast<float>(logTotal), static_cast<float>(logTotal - weighted / total)};
 }
 
 Choice RowSampler::choose(const float* logits, int64_t vocab, const Draw& draw) {

@@ -25,8 +25,12 @@ void checkDraw(const Draw& draw);
 /// exp(x) for the x = (logits - max) / temperature <= 0 of softmax, to float32 precision; 0 below -87.
 void expScaled(const float* logits, int64_t count, float max, float inverseTemperature, float* out);
 
-/// log softmax(logits)[token]; NaN where a logit is not finite.
-float logprobOf(const float* logits, int64_t vocab, int32_t token);
+/// Of softmax(logits / temperature): the largest logit, the logarithm of the sum of exp((logit - max) / temperature)
+/// and the entropy; all NaN where a logit is not finite.
+struct Spread {
+  float max, logTotal, entropy;
+};
+Spread spreadOf(const float* logits, int64_t vocab, float inverseTemperature);
 
 /// Picks one token from logits [vocab]. The log-probability is over the full vocabulary after temperature, whatever
 /// top_k and top_p leave out (as vLLM's raw log-probabilities); at temperature 0 it is that of the unscaled

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -12,11 +11,10 @@
 
 namespace molt {
 
-/// A decoder's weights as generation wants them: projections of one input fused and packed. The maths is decoder.h's;
-/// matmuls and attention are of `dtype`, norms, rotations and the residual stream float32.
+/// A decoder's weights as generation wants them: whole, of one dtype, matrices packed. The maths is decoder.h's.
 class ServedWeights {
  public:
-  /// plain: ATen's operators throughout.
+  /// plain: ATen's products throughout.
   ServedWeights(
       const DecoderConfig& config, const std::vector<UnitDescription>& units, at::ScalarType dtype, bool plain);
 
@@ -24,30 +22,24 @@ class ServedWeights {
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
   void pack();
 
-  /// tokens: int64 [T]. Gives [T, H].
+  /// tokens: int64 [T]. Gives float32 [T, H].
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// [T, H] to [T, H]. Queries and keys reach `attention` in float32; it gives [T, numHeads, D].
+  /// [T, H] to [T, H].
   at::Tensor layer(
       int64_t index, const at::Tensor& hidden, const Rotary& rotary, const Attention& attention) const;
-  /// hidden: [N, H]. Gives [N, V], contiguous.
+  /// hidden: [N, H]. Gives float32 [N, V], contiguous.
   at::Tensor logits(const at::Tensor& hidden) const;
 
  private:
-  struct Layer {
-    UnitWeights norms;
-    Projection qkv, o, gateUp, down;
+  struct Unit {
+    UnitWeights weights;
+    std::vector<std::pair<std::string, Projection>> projections;  // by fused role
+
+    at::Tensor product(const std::string& role, const at::Tensor& x) const;
   };
-  using Places = std::unordered_map<std::string, at::Tensor>;
-  Projection fuse(const UnitDescription& unit, const std::vector<std::string>& roles, Places& places) const;
-  Qkv project(const Layer& layer, const at::Tensor& hidden, const Rotary& rotary) const;
 
   const DecoderConfig config_;
-  const at::ScalarType dtype_;
-  const bool plain_;
-  at::Tensor embed_;  // [V, H]
-  std::vector<Layer> layers_;
-  at::Tensor norm_;
-  Projection head_;
+  std::vector<Unit> units_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
 };
 

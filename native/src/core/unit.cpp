@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace molt {
 namespace {
@@ -13,84 +14,78 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// Weights as leaves of a graph.
+struct Leaves {
+  UnitWeights weights;
+  variable_list list;
+};
+
+/// One run of a unit's body with a graph of its own.
+struct Graph {
+  at::Tensor input, output;
+};
+
 struct UnitCall : torch::CustomClassHolder {
   std::vector<std::shared_ptr<FlatShard>> shards;
   UnitBody body;
-  int64_t chunk = 0;
+  UnitOptions options;
+  Leaves leaves;  // and the graph, where kept
+  Graph graph;
 };
 
-/// Calls run(begin, rows) for each chunk of `total` rows, at least once, so that an empty input has its graph too.
+/// What run(begin, rows) gives for each chunk of `total` rows, end to end; at least one, so that an empty input has its
+/// graph too.
 template <typename Run>
-void forEachChunk(int64_t total, int64_t chunk, Run run) {
+at::Tensor inChunks(int64_t total, int64_t chunk, Run run) {
   const int64_t step = chunk > 0 ? chunk : std::max<int64_t>(total, 1);
+  variable_list parts;
   int64_t begin = 0;
   do {
-    run(begin, std::min(step, total - begin));
+    parts.push_back(run(begin, std::min(step, total - begin)));
     begin += step;
   } while (begin < total);
-}
-
-at::Tensor concatenated(const variable_list& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
-at::Tensor runForward(const UnitCall& call, const at::Tensor& input) {
-  UnitWeights weights;
+Leaves openLeaves(const UnitCall& call, bool differentiable) {
+  Leaves leaves;
   for (const auto& shard : call.shards) {
     const auto flat = shard->gatherWeights();
-    for (const auto& slot : shard->slots()) weights.set(slot.parameter.role, FlatShard::view(flat, slot));
-  }
-  if (call.chunk == 0) return call.body(weights, input, 0);
-  variable_list outputs;
-  forEachChunk(input.size(0), call.chunk, [&](int64_t begin, int64_t rows) {
-    outputs.push_back(call.body(weights, input.narrow(0, begin, rows), begin));
-  });
-  return concatenated(outputs);
-}
-
-/// Weights as leaves of a fresh graph, and for each the place where its gradient is added up.
-struct Leaves {
-  UnitWeights weights;
-  variable_list leaves;
-  variable_list gradients;
-  variable_list buffers;  // one a shard
-};
-
-Leaves openLeaves(const UnitCall& call) {
-  Leaves opened;
-  for (const auto& shard : call.shards) {
-    const auto flat = shard->gatherWeights();
-    const auto buffer = shard->openGradient();
-    opened.buffers.push_back(buffer);
-    for (const auto& slot : shard->slots()) {
-      auto leaf = FlatShard::view(flat, slot).detach().set_requires_grad(true);
-      opened.weights.set(slot.parameter.role, leaf);
-      opened.leaves.push_back(std::move(leaf));
-      opened.gradients.push_back(FlatShard::view(buffer, slot));
+    for (const auto& slot : shard->layout().fused) {
+      leaves.list.push_back(slot.in(flat).detach().set_requires_grad(differentiable));
+      leaves.weights.set(slot.parameter.role, leaves.list.back());
     }
   }
-  return opened;
+  return leaves;
 }
 
-/// Recomputes one chunk, adds the weights' gradients to their places and returns the input's (undefined if unused).
-at::Tensor backwardChunk(
-    const UnitCall& call,
-    const Leaves& opened,
-    const at::Tensor& input,
-    int64_t begin,
-    const at::Tensor& outputGradient) {
+Graph record(const UnitCall& call, const Leaves& leaves, const at::Tensor& input, int64_t begin, bool gradientsOnly) {
+  const at::AutoGradMode graph(true);
   const auto leaf = input.detach().set_requires_grad(true);
-  at::Tensor output;
-  {
-    const at::AutoGradMode graph(true);
-    output = call.body(opened.weights, leaf, begin);
+  return {leaf, call.body(leaves.weights, leaf, begin, gradientsOnly)};
+}
+
+at::Tensor runForward(UnitCall& call, const at::Tensor& input) {
+  if (call.options.keep) {
+    call.leaves = openLeaves(call, true);
+    call.graph = record(call, call.leaves, input, 0, false);
+    return call.graph.output.detach();
   }
-  variable_list inputs = opened.leaves;
-  inputs.push_back(leaf);
+  const auto weights = openLeaves(call, false).weights;
+  return inChunks(input.size(0), call.options.chunk, [&](int64_t begin, int64_t rows) {
+    return call.body(weights, input.narrow(0, begin, rows), begin, false);
+  });
+}
+
+/// Adds the weights' gradients to their places and returns the input's (undefined if unused). Ends the graph.
+at::Tensor differentiate(
+    Graph graph, const Leaves& leaves, const at::Tensor& outputGradient, const variable_list& places) {
+  variable_list inputs = leaves.list;
+  inputs.push_back(graph.input);
   const auto gradients = torch::autograd::grad(
-      {output}, inputs, {outputGradient}, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
-  for (size_t i = 0; i < opened.gradients.size(); ++i) {
-    if (gradients[i].defined()) opened.gradients[i].add_(gradients[i]);
+      {graph.output}, inputs, {outputGradient}, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (gradients[i].defined()) places[i].add_(gradients[i]);
   }
   return gradients.back();
 }
@@ -106,25 +101,23 @@ class UnitFunction : public torch::autograd::Function<UnitFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& outputGradients) {
     const auto holder = context->saved_data["call"].toCapsule();
-    const auto& call = static_cast<const UnitCall&>(*holder);
+    auto& call = static_cast<UnitCall&>(*holder);
+    const bool keep = call.options.keep;
     const auto input = context->get_saved_variables()[0];
-    const auto opened = openLeaves(call);
-    variable_list inputGradients;
-    if (call.chunk == 0) {
-      inputGradients.push_back(backwardChunk(call, opened, input, 0, outputGradients[0]));
-    } else {
-      forEachChunk(input.size(0), call.chunk, [&](int64_t begin, int64_t rows) {
-        inputGradients.push_back(backwardChunk(
-            call, opened, input.narrow(0, begin, rows), begin, outputGradients[0].narrow(0, begin, rows)));
-      });
+    const auto leaves = keep ? std::exchange(call.leaves, {}) : openLeaves(call, true);
+    variable_list buffers, places;
+    for (const auto& shard : call.shards) {
+      buffers.push_back(shard->openGradient());
+      for (const auto& slot : shard->layout().fused) places.push_back(slot.in(buffers.back()));
     }
-    for (size_t i = 0; i < call.shards.size(); ++i) call.shards[i]->reduceGradient(opened.buffers[i]);
-    return {concatenated(inputGradients), at::Tensor()};
+    const auto inputGradient = inChunks(input.size(0), call.options.chunk, [&](int64_t begin, int64_t rows) {
+      auto graph = keep ? std::exchange(call.graph, {})
+                        : record(call, leaves, input.narrow(0, begin, rows), begin, true);
+      return differentiate(std::move(graph), leaves, outputGradients[0].narrow(0, begin, rows), places);
+    });
+    for (size_t i = 0; i < buffers.size(); ++i) call.shards[i]->reduceGradient(buffers[i]);
+    return {inputGradient, at::Tensor()};
   }
-};
-
-struct EmbeddingCall : torch::CustomClassHolder {
-  std::shared_ptr<FlatShard> shard;
 };
 
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
@@ -133,18 +126,19 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
       AutogradContext* context,
       const at::Tensor& anchor,
       const at::Tensor& tokens,
-      c10::intrusive_ptr<EmbeddingCall> call) {
+      c10::intrusive_ptr<UnitCall> call) {
     context->save_for_backward({tokens});
-    const auto matrix = FlatShard::view(call->shard->gatherWeights(), call->shard->slots()[0]);
+    const auto& shard = call->shards[0];
+    const auto matrix = shard->slots()[0].in(shard->gatherWeights());
     context->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
-    return embedTokens(matrix, tokens).to(at::kFloat);
+    return embedTokens(matrix, tokens);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outputGradients) {
     const auto holder = context->saved_data["call"].toCapsule();
-    const auto shard = static_cast<const EmbeddingCall&>(*holder).shard;
+    const auto shard = static_cast<const UnitCall&>(*holder).shards[0];
     const auto buffer = shard->openGradient();
-    FlatShard::view(buffer, shard->slots()[0]).index_add_(0, context->get_saved_variables()[0], outputGradients[0]);
+    shard->slots()[0].in(buffer).index_add_(0, context->get_saved_variables()[0], outputGradients[0]);
     shard->reduceGradient(buffer);
     return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -153,17 +147,17 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
 }  // namespace
 
 at::Tensor runEmbedding(std::shared_ptr<FlatShard> shard, const at::Tensor& tokens, const at::Tensor& anchor) {
-  auto call = c10::make_intrusive<EmbeddingCall>();
-  call->shard = std::move(shard);
+  auto call = c10::make_intrusive<UnitCall>();
+  call->shards = {std::move(shard)};
   return EmbeddingFunction::apply(anchor, tokens, std::move(call));
 }
 
 at::Tensor runUnit(
-    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, int64_t chunk) {
+    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, UnitOptions options) {
   auto call = c10::make_intrusive<UnitCall>();
   call->shards = std::move(shards);
   call->body = std::move(body);
-  call->chunk = chunk;
+  call->options = options;
   return UnitFunction::apply(input, std::move(call));
 }
 

@@ -12,15 +12,22 @@
 
 namespace molt {
 
-/// A unit's maths for rows begin.. of its input; returns one tensor with a row for each of the input's.
-using UnitBody = std::function<at::Tensor(const UnitWeights&, const at::Tensor& input, int64_t begin)>;
+/// A unit's maths for rows begin.. of its input; returns one tensor with a row for each of the input's. Where
+/// `gradientsOnly`, only the graph is wanted: the values may be left out.
+using UnitBody =
+    std::function<at::Tensor(const UnitWeights&, const at::Tensor& input, int64_t begin, bool gradientsOnly)>;
 
 /// Runs a unit as one autograd function. Forward gathers the shards' weights, runs without a graph and frees; only the
 /// input is saved. Backward gathers again, recomputes with a graph, and reduces the weights' gradients into the shards,
 /// which autograd never sees: `input` must require a gradient for backward to reach the unit. Collective in both.
-/// chunk: rows of the input run at a time, forward and backward, so that nothing larger is held; 0 runs all at once.
+struct UnitOptions {
+  /// Rows of the input run at a time, forward and backward, so that nothing larger is held; 0 runs all at once.
+  int64_t chunk = 0;
+  /// Keeps forward's graph and weights instead of recomputing; not with chunks.
+  bool keep = false;
+};
 at::Tensor runUnit(
-    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, int64_t chunk = 0);
+    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, UnitOptions options);
 
 /// The first unit: rows of its matrix, float32 [T, H]. The gradient of a row goes straight to its place in the shard,
 /// in float32: a dense one of the whole matrix is never made. `anchor` requires a gradient where backward is to come

@@ -18,13 +18,14 @@ const ownLibrary: Plugin = {
 
 /** Bundles a user's agent with what it imports; source maps keep its lines. `outfile` is written. */
 export async function bundleAgent(agentPath: string, outfile: string): Promise<void> {
+  const position = { file: agentPath };
   if (!existsSync(agentPath)) {
     const fix = "name the agent's file; the path is taken relative to the recipe's folder";
-    throw usageError("train.agent_path: this file does not exist", { position: { file: agentPath }, fix });
+    throw usageError("train.agent_path: this file does not exist", { position, fix });
   }
   if (agentPath.endsWith(".py")) {
-    const fix = "write the agent in TypeScript or JavaScript";
-    throw usageError("train.agent_path: a Python agent cannot be loaded", { position: { file: agentPath }, fix });
+    const fix = `start it as a program: train.agent_command: ["python", "${agentPath}"]`;
+    throw usageError("train.agent_path: a Python agent cannot be loaded", { position, fix });
   }
   const url = JSON.stringify(pathToFileURL(agentPath).href);
   try {
@@ -61,14 +62,10 @@ export function bundleRoot(temporary: string): string {
 
 const nodeModule = { bundle: true, platform: "node", format: "esm", target: "node20", logLevel: "silent" } as const;
 
-function explain(failure: BuildFailure, agentPath: string): RunnerError {
-  const first = failure.errors?.[0];
-  if (!first)
-    return new RunnerError(`the agent cannot be bundled: ${failure.message}`, { position: { file: agentPath } });
-  const { location, text } = first;
-  const position = location
-    ? { file: resolve(location.file), line: location.line, column: location.column + 1 }
-    : { file: agentPath };
-  const more = failure.errors.length > 1 ? ` (and ${failure.errors.length - 1} more errors)` : "";
-  return usageError(`${text}${more}`, { position });
+function explain({ errors = [], message }: BuildFailure, file: string): RunnerError {
+  const [first, ...others] = errors;
+  if (!first) return new RunnerError(`the agent cannot be bundled: ${message}`, { position: { file } });
+  const { location: at, text } = first;
+  const position = at ? { file: resolve(at.file), line: at.line, column: at.column + 1 } : { file };
+  return usageError(`${text}${others.length > 0 ? ` (and ${others.length} more errors)` : ""}`, { position });
 }

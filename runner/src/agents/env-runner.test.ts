@@ -5,7 +5,9 @@ import { Tokenizer } from "../data/tokenizer.ts";
 import { withDeadline } from "../deadline.ts";
 import type { CallOptions } from "../engines/client.ts";
 import type { GenerateRequest, GenerateResult } from "../engines/types.ts";
-import { type RolloutContext, type RolloutLimits, type RolloutTask, runEnvRollout, turnSeed } from "./env-runner.ts";
+import { runEnvRollout } from "./env-runner.ts";
+import { turnSeed } from "./model-calls.ts";
+import type { RolloutContext, RolloutLimits, RolloutTask } from "./rollout.ts";
 import { type Action, Env, type FailedRollout, Mask, type Rollout, type Row, type StepResult } from "./types.ts";
 
 let tokenizer: Tokenizer;
@@ -21,7 +23,16 @@ const task: RolloutTask = {
   attempt: 2,
   sampling: { temperature: 0.7, topP: 1, topK: 0, maxNewTokens: 8 },
 };
-const limits: RolloutLimits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 30, turnSeconds: 10, heldSeconds: 60 };
+const limits: RolloutLimits = {
+  maxLen: 64,
+  maxTurns: 4,
+  maxRequests: 64,
+  rolloutSeconds: 30,
+  turnSeconds: 10,
+  toolSeconds: 10,
+  rewardSeconds: 10,
+  heldSeconds: 60,
+};
 type Engine = (request: GenerateRequest, options: CallOptions) => Promise<GenerateResult> | GenerateResult;
 
 /** `<end>` closes a reply that stopped. */
@@ -272,7 +283,7 @@ describe("failures are data", () => {
       message: "agent.ts:7 the agent's step failed: x is undefined",
     });
     const hanging = agent(() => new Promise(() => {}));
-    const late = await failureOf(run(hanging, () => reply([86]), { limits: { turnSeconds: 0.05 } }).outcome);
+    const late = await failureOf(run(hanging, () => reply([86]), { limits: { toolSeconds: 0.05 } }).outcome);
     expect(late).toMatchObject({ reason: "agent_timeout", message: "waited 0.05 s for the agent's step" });
   });
 
@@ -340,8 +351,8 @@ describe("failures are data", () => {
   });
 });
 
-test("seeds are the same on a rerun and differ between turns, rollouts, runs and positions", () => {
-  const parts = fc.tuple(fc.nat(), fc.string(), fc.nat(100), fc.nat(100));
+test("seeds are the same on a rerun and differ between turns, rollouts and runs", () => {
+  const parts = fc.tuple(fc.nat(), fc.string(), fc.nat(100));
   fc.assert(
     fc.property(parts, parts, (one, other) => {
       expect(turnSeed(...one)).toBe(turnSeed(...one));

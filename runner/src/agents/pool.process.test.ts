@@ -1,4 +1,4 @@
-import { readdirSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -13,6 +13,16 @@ import { AgentPool, type AgentPoolOptions, type RolloutTask } from "./pool.ts";
 import type { FailedRollout, Rollout, Row } from "./types.ts";
 
 const recipe = (path: string) => fileURLToPath(new URL(`../../../recipes/quickstart/${path}`, import.meta.url));
+const limits = {
+  maxLen: 64,
+  maxTurns: 4,
+  maxRequests: 8,
+  rolloutSeconds: 20,
+  turnSeconds: 10,
+  toolSeconds: 10,
+  rewardSeconds: 10,
+  heldSeconds: 60,
+};
 const never = new AbortController().signal;
 let folder: string;
 let server: Server;
@@ -55,7 +65,7 @@ function write(name: string, source: string): string {
   return path;
 }
 
-async function start(agentPath: string, options: Partial<AgentPoolOptions> = {}): Promise<AgentPool> {
+async function start(agentPath: string | null, options: Partial<AgentPoolOptions> = {}): Promise<AgentPool> {
   router = new EngineRouter();
   router.add(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
   pool = await AgentPool.start({
@@ -66,7 +76,7 @@ async function start(agentPath: string, options: Partial<AgentPoolOptions> = {})
     router,
     runId: "run",
     seed: 1,
-    limits: { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 10, heldSeconds: 60 },
+    limits,
     ...options,
   });
   return pool;
@@ -143,6 +153,116 @@ describe("rollouts", () => {
   });
 });
 
+/** Asks as a program without a library does; the reward is whether the reply is the label. */
+const asking = `const { OPENAI_BASE_URL, OPENAI_MODEL } = process.env;
+  const row = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
+  const body = JSON.stringify({ model: OPENAI_MODEL, messages: row.messages, temperature: 0.5 });
+  const headers = { "content-type": "application/json" };
+  const response = await fetch(OPENAI_BASE_URL + "/chat/completions", { method: "POST", headers, body });
+  const text = (await response.json()).choices[0].message.content;
+  console.log(JSON.stringify({ reward: text === row.label ? 1 : 0 }));`;
+const asCommand = [process.execPath, "-e", `(async () => { ${asking} })()`];
+
+describe("agents with clients of their own", () => {
+  test("a class with the OpenAI SDK, whose errors point at its line", async () => {
+    const path = write(
+      "chat.ts",
+      `import OpenAI from ${JSON.stringify(import.meta.resolve("openai"))};
+import { ChatAgent, type ChatContext } from "molt-runner";
+export default class extends ChatAgent {
+  async run({ row, baseUrl, apiKey, model, signal }: ChatContext) {
+    const client = new OpenAI({ baseURL: baseUrl, apiKey });
+    const { choices } = await client.chat.completions.create({ model, messages: row.messages as never }, { signal });
+    if (row.label === "throw") throw new Error("no such move");
+    return { reward: choices[0]!.message.content === row.label ? 1 : 0, info: { calls: 1 } };
+  }
+}
+`.replace("file://", ""),
+    );
+    await start(path, { workers: 2 });
+    const outcomes = await Promise.all(
+      ["1479", "x", "1479"].map((label, i) => pool!.runRollout(makeTask(i, label), never)),
+    );
+    expect(outcomes).toMatchObject([{ reward: 1, info: { calls: 1 }, stop: "env_done" }, { reward: 0 }, { reward: 1 }]);
+    expect([...(outcomes[0] as Rollout).segments[0]!.tokens].slice(-5)).toEqual([23, 26, 29, 31, 5]);
+    expect(await pool!.runRollout(makeTask(3, "throw"), never)).toMatchObject({
+      reason: "agent_error",
+      message: `${path}:7 the agent's run failed: no such move`,
+    });
+    expect(router.counters()[0]).toMatchObject({ active: 0, served: 4 });
+  });
+
+  // Case B4.
+  test("a command, many at once; its temperature is not taken, which is said once", async () => {
+    const warnings: string[] = [];
+    const warn = (message: string) => warnings.push(message);
+    await start(null, { agentCommand: asCommand, workers: 2, warn });
+    const labels = ["1479", "x", "1479", "y"];
+    const outcomes = await Promise.all(labels.map((label, i) => pool!.runRollout(makeTask(i, label), never)));
+    expect(outcomes).toMatchObject([1, 0, 1, 0].map((reward) => ({ reward, stop: "env_done" })));
+    expect(warnings).toEqual(["the agent sets temperature: the recipe's sampling holds"]);
+    expect(requests.map(({ body }) => body.sampling_params)).toMatchObject(labels.map(() => ({ temperature: 1 })));
+  });
+
+  // Case A7.
+  test("what is said while the thread loads is heard: a template whose calls cannot be read", async () => {
+    const source = `{% for message in messages %}{{ message.content }}{% if message.tool_calls %}
+      ~{{ message.tool_calls[0].function.name }}~{% endif %}<end>{% endfor %}`;
+    const warnings: string[] = [];
+    const warn = (message: string) => warnings.push(message);
+    await start(null, { agentCommand: asCommand, chatTemplate: write("odd.jinja", source), workers: 2, warn });
+    expect(warnings).toEqual([expect.stringMatching(/^tool calls stay text: .*~probe~/)]);
+  });
+
+  test("a command that waits for its place takes the first that is free", async () => {
+    const source = asking.replace("console.log", `row.label === "stay" ? setInterval(() => {}, 1000) : console.log`);
+    await start(null, { agentCommand: [process.execPath, "-e", `(async () => { ${source} })()`] });
+    const controller = new AbortController();
+    const staying = pool!.runRollout(makeTask(0, "stay"), controller.signal);
+    const others = await Promise.all(Array.from({ length: 32 }, (_, i) => pool!.runRollout(makeTask(i + 1), never)));
+    expect(new Set(others.map((outcome) => (outcome as Rollout).reward))).toEqual(new Set([1]));
+    controller.abort();
+    expect(await staying).toMatchObject({ reason: "aborted" });
+  });
+
+  test("a rollout that is taken back kills its command", async () => {
+    const path = join(folder, "pid");
+    await start(null, { agentCommand: hanging(path) });
+    const controller = new AbortController();
+    const outcome = pool!.runRollout(makeTask(0), controller.signal);
+    await expect.poll(() => existsSync(path) && readFileSync(path, "utf8"), { timeout: 10_000 }).toMatch(/\d/);
+    controller.abort();
+    expect(await outcome).toMatchObject({ reason: "aborted" });
+    const pid = Number(readFileSync(path, "utf8"));
+    await expect.poll(() => isRunning(pid), { timeout: 10_000 }).toBe(false);
+  });
+
+  test("a command outlives neither its time nor the pool", async () => {
+    const path = join(folder, "pid-late");
+    await start(null, { agentCommand: hanging(path), limits: { ...limits, rolloutSeconds: 1 } });
+    expect(await pool!.runRollout(makeTask(0), never)).toMatchObject({
+      reason: "agent_timeout",
+      message: "the agent did not end within rollout.timeout, 1 s",
+    });
+    await expect.poll(() => isRunning(Number(readFileSync(path, "utf8"))), { timeout: 10_000 }).toBe(false);
+  });
+});
+
+/** A program that leaves its id in a file and stays. */
+function hanging(path: string): string[] {
+  const source = `require("node:fs").writeFileSync(${JSON.stringify(path)}, String(process.pid));`;
+  return [process.execPath, "-e", `${source} setInterval(() => {}, 1000)`];
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 describe("agents that fail", () => {
   const misbehaving = `import { type Action, Env, type Row } from "molt-runner";
 
@@ -185,13 +305,25 @@ export default class Misbehaving extends Env {
 
   // Invariant 5.
   test("an endless loop stalls its own thread alone, and ends at the deadline", async () => {
-    const limits = { maxLen: 64, maxTurns: 4, rolloutSeconds: 20, turnSeconds: 2, heldSeconds: 60 };
-    await start(write("misbehaving.ts", misbehaving), { workers: 2, limits });
+    await start(write("misbehaving.ts", misbehaving), { workers: 2, limits: { ...limits, turnSeconds: 2 } });
     const looping = pool!.runRollout(makeTask(0, "loop"), never);
     expect(await pool!.runRollout(makeTask(1), never)).toMatchObject({ reward: 1 });
     expect(await looping).toMatchObject({ reason: "worker", message: "the agent blocked its thread for 2 s" });
     expect(await pool!.runRollout(makeTask(2), never)).toMatchObject({ reward: 1 });
     expect(router.counters()[0]).toMatchObject({ active: 0 });
+  });
+
+  test("a loop that is held for long is said", async () => {
+    const source = `import { Env } from "molt-runner";
+      export default class extends Env {
+        step() { for (const end = Date.now() + 2500; Date.now() < end; ); return { reward: 1, done: true }; }
+      }`;
+    const warnings: string[] = [];
+    const warn = (message: string) => warnings.push(message);
+    await start(write("slow.ts", source), { warn, limits: { ...limits, turnSeconds: 5 } });
+    expect(await pool!.runRollout(makeTask(0), never)).toMatchObject({ reward: 1 });
+    await expect.poll(() => warnings, { timeout: 10_000 }).toHaveLength(1);
+    expect(warnings[0]).toMatch(/^agent code held its thread for \d+\.\d s; the thread's other rollouts waited$/);
   });
 
   test("threads are not replaced for ever", async () => {
@@ -217,7 +349,7 @@ describe("agents that cannot be loaded", () => {
 
   test("no class, and a module that throws at its line", async () => {
     const none = await errorOf(start(write("none.ts", "export const x = 1;")));
-    expect(none.format()).toContain("default export must be a class with a method step\n  fix: import { Env }");
+    expect(none.format()).toContain("default export must be a class with a method step, or run\n  fix: import { Env }");
     const path = write("throws.ts", '\nthrow new Error("no key");');
     expect((await errorOf(start(path))).message).toBe(`the agent failed while loading at ${path}:2: no key`);
   });

@@ -6,27 +6,23 @@ import { join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import type { Router } from "../engines/types.ts";
-import { messageOf } from "../errors.ts";
 import { bundleAgent, bundleRoot, workerEntry } from "./bundle.ts";
-import { failedRollout, type RolloutLimits, type RolloutTask } from "./env-runner.ts";
+import { type RolloutTask, type RunSettings, settle, type Warn } from "./rollout.ts";
 import { AgentThread } from "./thread.ts";
 import type { FailedRollout, Rollout } from "./types.ts";
-import type { WorkerSetup } from "./worker.ts";
+import type { AgentSource, WorkerSetup } from "./worker.ts";
 
-export type { RolloutSampling, RolloutTask } from "./env-runner.ts";
+export type { RolloutSampling, RolloutTask } from "./rollout.ts";
 
-export interface AgentPoolOptions {
-  /** Threads. */
+export interface AgentPoolOptions extends RunSettings {
   workers: number;
-  agentPath: string;
-  tokenizerFolder: string;
-  chatTemplate?: string | null;
-  eosTokenIds: number[];
+  /** The file of the agent's class; null with a command. */
+  agentPath: string | null;
+  /** Words of the command that is the agent, and of the one that grades what it did. */
+  agentCommand?: string[] | null;
+  graderCommand?: string[] | null;
   router: Router;
-  runId: string;
-  /** `run.seed`: turns are sampled with seeds made from it. */
-  seed: number;
-  limits: RolloutLimits;
+  warn?(message: string): void;
 }
 
 /** Threads that died and were started again, without a rollout that succeeded in between. */
@@ -40,41 +36,37 @@ interface Slot {
   load: number;
 }
 
-/** The agent's worker threads. A rollout runs on the least loaded one; a thread that dies is replaced. */
+/** A rollout runs on the least loaded thread; one that dies is replaced. */
 export class AgentPool {
   private readonly options: AgentPoolOptions;
-  private readonly setup: WorkerSetup;
-  private readonly entry: string;
   private readonly folder: string;
+  private readonly removeFolder = () => {
+    try {
+      rmSync(this.folder, { recursive: true, force: true, maxRetries: 3 });
+    } catch {
+      // A program may leave what cannot be removed (Go's module cache is read-only): no reason to fail a run.
+    }
+  };
   private readonly slots: Slot[] = [];
-  private stopping = false;
-  private readonly removeFolder = () => rmSync(this.folder, { recursive: true, force: true });
   private readonly outcomes = new Set<Promise<unknown>>();
+  private readonly warned = new Set<string>();
+  private stopping = false;
   private restarts = 0;
 
-  private constructor(options: AgentPoolOptions, folder: string, entry: string, bundle: string) {
-    const { agentPath, tokenizerFolder, chatTemplate = null, eosTokenIds, runId, seed, limits } = options;
+  private constructor(options: AgentPoolOptions, folder: string) {
     this.options = options;
     this.folder = folder;
-    this.entry = entry;
-    const agent = { bundle, agentPath: resolve(agentPath) };
-    this.setup = { ...agent, tokenizerFolder, chatTemplate, eosTokenIds, runId, seed, limits };
     process.once("exit", this.removeFolder);
   }
 
   /** Rejects with what is wrong with the agent's file or the tokenizer; nothing is left then. */
   static async start(options: AgentPoolOptions): Promise<AgentPool> {
-    const folder = await mkdtemp(join(bundleRoot(tmpdir()), ".molt-agent-"));
-    const bundle = join(folder, "agent.mjs");
-    let pool: AgentPool | undefined;
+    const pool = new AgentPool(options, await mkdtemp(join(bundleRoot(tmpdir()), ".molt-agent-")));
     try {
-      await bundleAgent(resolve(options.agentPath), bundle);
-      pool = new AgentPool(options, folder, await workerEntry(folder), bundle);
       await pool.startThreads();
       return pool;
     } catch (error) {
-      await pool?.stop();
-      rmSync(folder, { recursive: true, force: true });
+      await pool.stop();
       throw error;
     }
   }
@@ -84,14 +76,13 @@ export class AgentPool {
     const slot = this.slots.reduce((best, other) => (other.load < best.load ? other : best));
     setMaxListeners(0, signal); // one listener for each rollout that runs
     slot.load++;
-    const outcome = this.runOn(slot, task, signal);
-    this.outcomes.add(outcome);
-    try {
-      return await outcome;
-    } finally {
-      slot.load--;
-      this.outcomes.delete(outcome);
-    }
+    const settled = settle(task, this.options.runId, async () => (await slot.thread).run(task, signal));
+    this.outcomes.add(settled);
+    const outcome = await settled;
+    this.outcomes.delete(settled);
+    slot.load--;
+    if ("segments" in outcome) this.restarts = 0;
+    return outcome;
   }
 
   /** Rollouts that run end as `aborted`; their agents may close what they hold. */
@@ -108,43 +99,42 @@ export class AgentPool {
   }
 
   private async startThreads(): Promise<void> {
-    for (let i = 0; i < this.options.workers; i++) {
-      const slot: Slot = { thread: this.startThread(), load: 0 };
-      this.slots.push(slot);
-      this.watch(slot);
-    }
+    const { workers, tokenizerFolder, chatTemplate, eosTokenIds, runId, seed, limits } = this.options;
+    const agent = await agentSource(this.options, this.folder);
+    const setup: WorkerSetup = { agent, tokenizerFolder, chatTemplate, eosTokenIds, runId, seed, limits };
+    const entry = await workerEntry(this.folder);
+    const start = () => AgentThread.start(entry, setup, this.options.router, this.warn);
+    for (let i = 0; i < workers; i++) this.slots.push(this.watch({ thread: start(), load: 0 }, start));
     await Promise.all(this.slots.map(({ thread }) => thread));
   }
 
-  private startThread(): Promise<AgentThread> {
-    return AgentThread.start(this.entry, this.setup, this.options.router);
-  }
+  /** Once a run, whichever thread says it. */
+  private readonly warn: Warn = (kind, message) => {
+    if (!this.warned.has(kind)) this.options.warn?.(message);
+    this.warned.add(kind);
+  };
 
   /** Replaces the slot's thread when it dies, until too many did. */
-  private watch(slot: Slot): void {
-    slot.thread.then(
-      async (thread) => {
-        await thread.gone;
-        if (this.stopping) return;
-        if (this.restarts++ >= maxRestarts) {
-          slot.load = Number.POSITIVE_INFINITY; // taken only when no other is left
-          return;
-        }
-        slot.thread = this.startThread();
-        this.watch(slot);
-      },
-      () => {}, // reported by `startThreads`, and by each rollout that wants the thread
-    );
+  private watch(slot: Slot, start: () => Promise<AgentThread>): Slot {
+    const giveUp = () => {
+      slot.load = Number.POSITIVE_INFINITY; // taken only when no other is left
+    };
+    slot.thread.then(async (thread) => {
+      await thread.gone;
+      if (this.stopping) return;
+      if (this.restarts++ >= maxRestarts) return giveUp();
+      slot.thread = start();
+      this.watch(slot, start);
+    }, giveUp);
+    return slot;
   }
+}
 
-  private async runOn(slot: Slot, task: RolloutTask, signal: AbortSignal): Promise<Rollout | FailedRollout> {
-    try {
-      const thread = await slot.thread;
-      const outcome = await thread.run(task, signal);
-      if ("segments" in outcome) this.restarts = 0;
-      return outcome;
-    } catch (error) {
-      return failedRollout(task, this.options.runId, "worker", messageOf(error));
-    }
-  }
+/** What workers load: the class bundled into `folder`, or the command as it is. */
+async function agentSource(options: AgentPoolOptions, folder: string): Promise<AgentSource> {
+  const { agentPath, agentCommand: command, graderCommand: grader = null } = options;
+  if (command) return { name: command.join(" "), command, grader, folder };
+  const [path, bundle] = [resolve(agentPath!), join(folder, "agent.mjs")];
+  await bundleAgent(path, bundle);
+  return { name: path, path, bundle };
 }

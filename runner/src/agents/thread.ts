@@ -1,8 +1,9 @@
 import { Worker } from "node:worker_threads";
 import { deadlineMs, withDeadline } from "../deadline.ts";
+import { type Deferred, deferred } from "../deferred.ts";
 import type { Router } from "../engines/types.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { failedRollout, type RolloutTask } from "./env-runner.ts";
+import { RolloutFailure, type RolloutTask, takenBack, type Warn } from "./rollout.ts";
 import type { FailedRollout, Rollout } from "./types.ts";
 import type { FromWorker, ToWorker, WorkerSetup } from "./worker.ts";
 
@@ -10,55 +11,55 @@ const startSeconds = 60;
 /** How often in a stall's time the thread is asked for a sign of life. */
 const pingsPerStall = 5;
 
-interface Running {
-  task: RolloutTask;
-  settle: (outcome: Rollout | FailedRollout) => void;
-}
+/** That a thread takes to answer: worth a warning. */
+const lagSeconds = 1;
 
 /** One worker thread, seen from the controller. When it dies, its rollouts fail and its leases are released. */
 export class AgentThread {
-  /** Resolves, with the reason, when the thread is gone. */
-  readonly gone: Promise<string>;
+  readonly gone: Promise<void>;
   private readonly worker: Worker;
   private readonly setup: WorkerSetup;
   private readonly router: Router;
-  private readonly running = new Map<number, Running>();
+  private readonly warn: Warn;
+  private readonly loaded = deferred();
+  private readonly running = new Map<number, Deferred<Rollout | FailedRollout>>();
   private readonly leases = new Map<number, () => void>();
-  private readonly pinger: NodeJS.Timeout;
+  private pinger: NodeJS.Timeout | undefined;
   private unanswered = 0;
   private nextId = 0;
   private death = "";
   private isGone = false;
 
-  private constructor(entry: string, setup: WorkerSetup, router: Router) {
+  private constructor(entry: string, setup: WorkerSetup, router: Router, warn: Warn) {
     this.setup = setup;
+    this.warn = warn;
     this.router = router;
     this.worker = new Worker(entry, { workerData: setup, execArgv: ["--enable-source-maps"], stdout: true });
     // What an agent prints must not run into what a command prints.
     this.worker.stdout.on("data", (chunk) => process.stderr.write(chunk));
+    this.worker.on("message", (message: FromWorker) => this.onMessage(message));
     this.worker.on("error", (error) => {
       this.death ||= `the agent's thread died: ${messageOf(error)}`;
     });
     this.gone = new Promise((resolve) => {
       this.worker.once("exit", (code) => {
-        this.death ||= `the agent's thread ended with code ${code}`;
-        this.onGone();
-        resolve(this.death);
+        this.onGone(`the agent's thread ended with code ${code}`);
+        resolve();
       });
     });
-    this.pinger = setInterval(() => this.ping(), deadlineMs(setup.limits.turnSeconds) / pingsPerStall).unref();
   }
 
   /** Rejects with what is wrong with the agent or the tokenizer. */
-  static async start(entry: string, setup: WorkerSetup, router: Router): Promise<AgentThread> {
-    const thread = new AgentThread(entry, setup, router);
+  static async start(entry: string, setup: WorkerSetup, router: Router, warn: Warn): Promise<AgentThread> {
+    const thread = new AgentThread(entry, setup, router, warn);
     try {
-      await withDeadline(thread.loaded(), startSeconds, `the agent ${setup.agentPath} to load`);
+      await withDeadline(thread.loaded.promise, startSeconds, `the agent ${setup.agent.name} to load`);
     } catch (error) {
       await thread.terminate("the agent did not load");
       throw error;
     }
-    thread.worker.on("message", (message: FromWorker) => thread.onMessage(message));
+    // Loading has a deadline of its own.
+    thread.pinger = setInterval(() => thread.ping(), deadlineMs(setup.limits.turnSeconds) / pingsPerStall).unref();
     return thread;
   }
 
@@ -66,24 +67,22 @@ export class AgentThread {
     for (const id of this.running.keys()) this.post({ type: "abort", id });
   }
 
-  /** Resolves with data, whatever happens. */
-  run(task: RolloutTask, signal: AbortSignal): Promise<Rollout | FailedRollout> {
-    const fail = (reason: "aborted" | "worker", message: string) =>
-      failedRollout(task, this.setup.runId, reason, message);
-    if (signal.aborted) return Promise.resolve(fail("aborted", "the run took this rollout back"));
-    if (this.isGone) return Promise.resolve(fail("worker", this.death));
+  /** Rejects when it is not to run any more, or the thread dies. */
+  async run(task: RolloutTask, signal: AbortSignal): Promise<Rollout | FailedRollout> {
+    if (signal.aborted) throw takenBack();
+    if (this.isGone) throw new RolloutFailure("worker", this.death);
     const id = this.nextId++;
-    return new Promise((resolve) => {
-      const onAbort = () => this.post({ type: "abort", id });
-      signal.addEventListener("abort", onAbort, { once: true });
-      const settle = (outcome: Rollout | FailedRollout) => {
-        signal.removeEventListener("abort", onAbort);
-        this.running.delete(id);
-        resolve(outcome);
-      };
-      this.running.set(id, { task, settle });
-      this.post({ type: "run", id, task });
-    });
+    const outcome = deferred<Rollout | FailedRollout>();
+    const onAbort = () => this.post({ type: "abort", id });
+    signal.addEventListener("abort", onAbort, { once: true });
+    this.running.set(id, outcome);
+    this.post({ type: "run", id, task });
+    try {
+      return await outcome.promise;
+    } finally {
+      signal.removeEventListener("abort", onAbort);
+      this.running.delete(id);
+    }
   }
 
   async terminate(reason: string): Promise<void> {
@@ -92,26 +91,18 @@ export class AgentThread {
     await this.gone;
   }
 
-  private loaded(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.worker.once("message", (message: FromWorker) => {
-        if (message.type !== "failed") return resolve();
-        const { position, fix, exitCode } = message;
-        reject(new RunnerError(message.message, { position, fix, exitCode }));
-      });
-      this.gone.then((reason) => reject(new RunnerError(reason, { position: { file: this.setup.agentPath } })));
-    });
-  }
-
   private post(message: ToWorker): void {
     if (!this.isGone) this.worker.postMessage(message);
   }
 
   private onMessage(message: FromWorker): void {
-    if (message.type === "done") this.running.get(message.id)?.settle(message.outcome);
+    if (message.type === "ready") this.loaded.resolve();
+    else if (message.type === "failed") this.loaded.reject(new RunnerError(message.message, message));
+    else if (message.type === "done") this.running.get(message.id)?.resolve(message.outcome);
     else if (message.type === "acquire") this.acquire(message.call, message.sessionId, message.timeoutSeconds);
     else if (message.type === "release") this.leases.get(message.call)?.();
-    else if (message.type === "pong") this.unanswered = 0;
+    else if (message.type === "warning") this.warn(message.kind, message.text);
+    else this.onPong(message.lateSeconds);
   }
 
   private async acquire(call: number, sessionId: string, timeoutSeconds: number): Promise<void> {
@@ -134,16 +125,22 @@ export class AgentThread {
 
   /** A thread that an endless loop holds cannot answer: counted in pings, so that a busy controller blames nobody. */
   private ping(): void {
-    if (this.unanswered++ < pingsPerStall) this.post({ type: "ping" });
+    if (this.unanswered++ < pingsPerStall) this.post({ type: "ping", at: Date.now() });
     else this.terminate(`the agent blocked its thread for ${this.setup.limits.turnSeconds} s`);
   }
 
-  private onGone(): void {
+  private onPong(lateSeconds: number): void {
+    this.unanswered = 0;
+    if (lateSeconds < lagSeconds) return;
+    this.warn("lag", `agent code held its thread for ${lateSeconds.toFixed(1)} s; the thread's other rollouts waited`);
+  }
+
+  private onGone(reason: string): void {
+    this.death ||= reason;
     this.isGone = true;
     clearInterval(this.pinger);
+    this.loaded.reject(new RunnerError(this.death, { position: { file: this.setup.agent.name } }));
     for (const release of [...this.leases.values()]) release();
-    for (const { task, settle } of [...this.running.values()]) {
-      settle(failedRollout(task, this.setup.runId, "worker", this.death));
-    }
+    for (const { reject } of this.running.values()) reject(new RolloutFailure("worker", this.death));
   }
 }

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { beforeAll, describe, expect, test } from "vitest";
 import { Tokenizer } from "../data/tokenizer.ts";
 import type { GenerateResult } from "../engines/types.ts";
-import { Session } from "./trajectory.ts";
+import { type PendingTurn, Session } from "./trajectory.ts";
 import { Mask, type Message, type Segment } from "./types.ts";
 
 const fixtures = (path: string) => fileURLToPath(new URL(`../data/fixtures/${path}`, import.meta.url));
@@ -183,45 +183,82 @@ test("nothing is stored before a reply is committed, and a reply that lies is re
   expect(session.toSegments()).toEqual([]);
 });
 
-// Invariant 1.
-test("token conservation: whatever a client does, each sampled token is trained in exactly one row", async () => {
-  const step = fc.record({
-    words: fc.array(fc.constantFrom("a", " b", "<think>t</think>\n\n", "é", "\u{1f600}", "\n"), { maxLength: 4 }),
-    cut: fc.boolean(),
-    // What the client does next: go on, branch from an earlier state, forget the start, or change what was said.
-    action: fc.constantFrom("tool", "user", "branch", "compact", "edit"),
-    at: fc.nat(),
-  });
-  await fc.assert(
-    fc.asyncProperty(fc.boolean(), fc.array(step, { minLength: 1, maxLength: 6 }), async (drops, steps) => {
-      const tokenizer = drops ? thinking : chatml;
-      const session = new Session(tokenizer);
-      const states: Message[][] = [[user("start")]];
-      const sampled: number[] = [];
-      let id = 0;
-      for (const { words, cut, action, at } of steps) {
-        const text = await tokenizer.encode(words.join(""));
-        const ids = cut && text.length > 0 ? text : [...text, end()];
-        const from = action === "branch" ? states[at % states.length]! : states.at(-1)!;
-        // Every sampled token gets a log-probability of its own, so that the rows can be compared token by token.
-        const logprobs = ids.map(() => -++id);
-        sampled.push(...logprobs);
-        const { messages } = await say(session, from, { ...reply(ids, cut ? "length" : "stop"), logprobs });
-        const next = action === "tool" ? tool("t") : user(`u${at % 3}`);
-        if (action === "compact") states.push([user("summary"), ...messages.slice(-1), next]);
-        else if (action === "edit")
-          states.push([...messages.slice(0, -1), { role: "assistant", content: "other" }, next]);
-        else states.push([...messages, next]);
-      }
-      const segments = session.toSegments();
-      const trained = segments.flatMap(({ logprobs, mask }) =>
-        [...logprobs].filter((_, i) => mask[i] === Mask.trained),
-      );
-      expect(trained.sort((a, b) => b - a)).toEqual(sampled);
-      for (const { tokens, mask, logprobs, versions } of segments) {
-        expect(new Set([tokens.length, mask.length, logprobs.length, versions.length]).size).toBe(1);
-      }
-    }),
-    { numRuns: 60 },
-  );
-});
+// Invariant 1, and case H6.
+test(
+  "token conservation: whatever a client does, each sampled token is trained or rejected in exactly one row",
+  async () => {
+    const own = (path: string) => fileURLToPath(new URL(`fixtures/${path}`, import.meta.url));
+    const [merging, rewriting] = await Promise.all(
+      ["merges.jinja", "rewrites.jinja"].map((path) =>
+        Tokenizer.load(fixtures("bytelevel"), { chatTemplate: own(path) }),
+      ),
+    );
+    const step = fc.record({
+      words: fc.array(fc.constantFrom("a", " b", "<think>t</think>\n\n", "é", "\u{1f600}", "\n"), { maxLength: 4 }),
+      cut: fc.boolean(),
+      // What the client does next: go on, branch from an earlier state, forget the start, change what was said, send
+      // the ids or the text so far, ask for two choices, or go away before the reply is there.
+      action: fc.constantFrom("tool", "tools", "user", "branch", "compact", "edit", "ids", "text", "choices", "lost"),
+      at: fc.nat(),
+    });
+    const tokenizers = { chatml, thinking, merging: merging!, rewriting: rewriting! };
+    const template = fc.constantFrom("chatml" as const, "thinking" as const, "merging" as const, "rewriting" as const);
+    await fc.assert(
+      fc.asyncProperty(template, fc.array(step, { minLength: 1, maxLength: 7 }), async (name, steps) => {
+        const tokenizer = tokenizers[name];
+        const session = new Session(tokenizer);
+        const states: Message[][] = [[user("start")]];
+        const kept: string[] = [];
+        const lost: string[] = [];
+        let id = 0;
+        const commit = async (pending: PendingTurn, { words, cut, action }: (typeof steps)[0]) => {
+          const text = await tokenizer.encode(words.join(""));
+          const ids = cut && text.length > 0 ? text : [...text, end()];
+          // Every sampled token gets a log-probability of its own, so that the rows can be compared token by token.
+          const sampled = { ...reply(ids, ids.at(-1) === end() ? "stop" : "length"), logprobs: ids.map(() => -++id) };
+          const message: Message = { role: "assistant", content: await session.textOf(sampled) };
+          const info = { callId: `c${id}`, temperature: 1, stop: sampled.stop };
+          const turn = session.commit(pending, sampled, pending.messageCount === null ? null : message, info);
+          const isLost = action === "lost";
+          turn.isDelivered = !isLost;
+          (isLost ? lost : kept).push(...ids.map((token, at) => `${token} ${sampled.logprobs[at]}`));
+          return message;
+        };
+        for (const one of steps) {
+          const { action, at } = one;
+          const from = action === "branch" ? states[at % states.length]! : states.at(-1)!;
+          const pending = await session.prepare(from);
+          const messages = [...from, await commit(pending, one)];
+          if (action === "choices") await commit(pending, one);
+          if (action === "ids" || action === "text") {
+            const ids = [...pending.tokenIds, ...(await tokenizer.encode(`<|im_start|>${at % 3}`))];
+            const text = `${await tokenizer.decode(ids)} more`;
+            await commit(action === "ids" ? session.prepareTokens(ids) : await session.prepareText(text), one);
+          }
+          const next =
+            action === "tool" ? [tool("t")] : action === "tools" ? [tool("t"), tool("u")] : [user(`u${at % 3}`)];
+          if (action === "lost") states.push(from);
+          else if (action === "compact") states.push([user("summary"), ...messages.slice(-1), ...next]);
+          else if (action === "edit") states.push([...from, { role: "assistant", content: "other" }, ...next]);
+          else states.push([...messages, ...next]);
+        }
+        const segments = session.toSegments();
+        const withMask = (value: number) =>
+          segments.flatMap(({ tokens, mask, logprobs }) =>
+            [...tokens].flatMap((token, at) => (mask[at] === value ? [`${token} ${logprobs[at]}`] : [])),
+          );
+        const [trained, rejected] = [withMask(Mask.trained), withMask(Mask.rejected)];
+        expect([...trained, ...rejected].sort()).toEqual([...kept, ...lost].sort());
+        // What was lost counts again where a later prompt holds the very same tokens.
+        expect(rejected.filter((token) => !lost.includes(token))).toEqual([]);
+        for (const { tokens, mask, logprobs, versions, turns } of segments) {
+          expect(new Set([tokens.length, mask.length, logprobs.length, versions.length]).size).toBe(1);
+          const sampled = turns.reduce((sum, { start, end }) => sum + end - start, 0);
+          expect([...mask].filter((value) => value !== Mask.context)).toHaveLength(sampled);
+        }
+      }),
+      { numRuns: 1000 },
+    );
+  },
+  240_000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1),
+);

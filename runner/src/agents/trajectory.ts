@@ -1,7 +1,7 @@
 import type { ToolSchema } from "../data/chat-template.ts";
 import type { Tokenizer } from "../data/tokenizer.ts";
 import type { GenerateResult } from "../engines/types.ts";
-import { Mask, type Message, type Segment, type StopReason, type ToolCall, type Turn } from "./types.ts";
+import { Mask, type Message, type Segment, type ToolCall, type Turn } from "./types.ts";
 
 /** A request that was turned into ids, on its way to an engine. It changes nothing until it is committed. */
 export interface PendingTurn {
@@ -10,54 +10,69 @@ export interface PendingTurn {
   /** The served turn that this one follows; null begins a segment. */
   parent: ServedTurn | null;
   contextIds: number[];
-  /** The request as the template shows it, with the opening of the reply. */
-  rendered: string;
-  messageCount: number;
+  /** What the request's text adds to its parent's, with the opening of the reply; null where it came as ids. */
+  text: string | null;
+  /** Of a request that came as messages; else null. */
+  messageCount: number | null;
 }
 
-/** What is known of a turn beside its tokens. */
-export interface TurnInfo {
-  callId: string;
-  temperature: number;
-  stop: StopReason;
-  source?: string;
-}
+export type TurnInfo = Omit<Turn, "start" | "end">;
 
 /** A request and its reply: a node of the session's tree. */
-interface ServedTurn extends PendingTurn {
+export interface ServedTurn extends Omit<PendingTurn, "tokenIds"> {
   sampled: GenerateResult;
   /** Made when a request comes that may follow. */
   sampledText: string | null;
-  message: Message;
+  /** What the reply says, to find it again in a request. */
+  echo: string | null;
   info: TurnInfo;
-  hasFollower: boolean;
+  /** A reply that reached nobody was sampled and thrown away. */
+  isDelivered: boolean;
 }
 
+type Found = [turn: ServedTurn | null, end: number];
+
 /**
- * All model calls of one rollout, as a tree. A request whose messages echo a served reply, and whose rendering goes on
- * from that turn's, extends it: stored ids stand for the reply, and only the text after the last sampled token is
- * tokenized. Any other request begins a segment. Sampled ids are never made from text again, nor compared with it.
+ * All model calls of one rollout, as a tree. A request that echoes a served reply, and whose rendering (or text, or
+ * ids) goes on from that turn's, extends it: stored ids stand for the reply, and only what comes after is tokenized.
+ * Any other begins a segment. Sampled ids are never made from text again, nor compared with it.
  */
 export class Session {
   private readonly tokenizer: Tokenizer;
-  private readonly turns: ServedTurn[] = [];
+  readonly turns: ServedTurn[] = [];
+  /** Replies as they were served, by place and content: what an echo leaves out (thoughts, 1.0 for 1) is put back. */
+  private readonly served = new Map<string, Message>();
 
   constructor(tokenizer: Tokenizer) {
     this.tokenizer = tokenizer;
   }
 
-  async prepare(messages: Message[], tools?: ToolSchema[]): Promise<PendingTurn> {
+  async prepare(given: Message[], tools?: ToolSchema[]): Promise<PendingTurn> {
+    const echoes = given.map(echoOf);
+    const messages = given.map((message, at) => this.served.get(`${at} ${echoes[at]}`) ?? message);
     const rendered = this.tokenizer.renderChat(messages, { tools, addGenerationPrompt: true });
-    const found = await this.findParent(messages, rendered, tools);
-    const request = { rendered, messageCount: messages.length };
-    if (!found) {
-      const contextIds = await this.tokenizer.encodeRendered(rendered);
-      return { ...request, parent: null, contextIds, tokenIds: contextIds };
-    }
-    const contextIds = await this.tokenizer.encode(found.newText);
-    const { parent } = found;
-    const tokenIds = [...parent.tokenIds, ...parent.sampled.tokenIds, ...contextIds];
-    return { ...request, parent, contextIds, tokenIds };
+    return this.pending(rendered, messages.length, async (turn, at) => {
+      const { messageCount, echo } = turn;
+      if (messageCount === null || echoes[messageCount] !== echo) return null;
+      const plain = await this.textAfter(turn, at, rendered);
+      return plain ?? this.renderedAfter(turn, at, rendered, messages, tools);
+    });
+  }
+
+  /** A prompt that is text: it goes on from a stored turn when it begins with that turn's request and reply. */
+  prepareText(text: string): Promise<PendingTurn> {
+    return this.pending(text, null, (turn, at) => this.textAfter(turn, at, text));
+  }
+
+  /** A prompt that is ids: it goes on from the longest stored path that it begins with. */
+  prepareTokens(tokenIds: number[]): PendingTurn {
+    const isAt = (part: number[], at: number) => part.every((id, index) => tokenIds[at + index] === id);
+    const [[parent, length]] = this.find(({ contextIds, sampled }, at) => {
+      const start = at + contextIds.length;
+      const end = start + sampled.tokenIds.length;
+      return isAt(contextIds, at) && isAt(sampled.tokenIds, start) ? end : null;
+    });
+    return { parent, contextIds: tokenIds.slice(length), tokenIds, text: null, messageCount: null };
   }
 
   /** The reply's text, without the token that ended it. */
@@ -67,20 +82,23 @@ export class Session {
   }
 
   /** Stores a reply; `message` is what the agent was given for it, which it will echo. */
-  commit(pending: PendingTurn, sampled: GenerateResult, message: Message, info: TurnInfo): void {
+  commit(pending: PendingTurn, sampled: GenerateResult, message: Message | null, info: TurnInfo): ServedTurn {
     this.check(sampled);
-    this.turns.push({ ...pending, sampled, sampledText: null, message, info, hasFollower: false });
-    if (pending.parent) pending.parent.hasFollower = true;
+    const { tokenIds: _, ...request } = pending;
+    const echo = message && echoOf(message);
+    const turn = { ...request, sampled, sampledText: null, echo, info, isDelivered: true };
+    this.turns.push(turn);
+    if (message) this.served.set(`${pending.messageCount} ${echo}`, message);
+    if (pending.parent) pending.parent.isDelivered = true;
+    return turn;
   }
 
   /** Throws at what an engine must not say: no token, arrays of other lengths, no probability. */
   check({ tokenIds, logprobs, versions }: GenerateResult): void {
-    const count = tokenIds.length;
-    if (count === 0) throw new Error("the engine's reply holds no token");
-    if (logprobs.length !== count || versions.length !== count) {
-      throw new Error(
-        `the engine gave ${count} ids, ${logprobs.length} log-probabilities, ${versions.length} versions`,
-      );
+    const lengths = [tokenIds.length, logprobs.length, versions.length];
+    if (tokenIds.length === 0) throw new Error("the engine's reply holds no token");
+    if (new Set(lengths).size > 1) {
+      throw new Error(`the engine gave ${lengths[0]} ids, ${lengths[1]} log-probabilities, ${lengths[2]} versions`);
     }
     const bad = logprobs.findIndex((logprob) => !Number.isFinite(logprob));
     if (bad >= 0) throw new Error(`the engine gave the log-probability ${logprobs[bad]} for token ${bad} of its reply`);
@@ -89,77 +107,116 @@ export class Session {
   /** One row a leaf. A sampled token is trained in the first row that holds it, and shared prefix in the others. */
   toSegments(): Segment[] {
     const claimed = new Set<ServedTurn>();
-    return this.turns.filter((turn) => !turn.hasFollower).map((leaf) => toSegment(leaf, claimed));
+    const parents = new Set(this.turns.map(({ parent }) => parent));
+    return this.turns.filter((turn) => !parents.has(turn)).map((leaf) => toSegment(leaf, claimed));
   }
 
-  /** The longest stored part that the request goes on from, and the text to add. */
-  private async findParent(messages: Message[], rendered: string, tools: ToolSchema[] | undefined) {
-    let found: { parent: ServedTurn; newText: string } | null = null;
-    for (const turn of this.turns) {
-      if (found && turn.rendered.length <= found.parent.rendered.length) continue;
-      const echo = messages[turn.messageCount];
-      if (!echo || !isSameMessage(echo, turn.message) || !rendered.startsWith(turn.rendered)) continue;
-      const newText = await this.textAfter(turn, messages, rendered, tools);
-      if (newText !== null) found = { parent: turn, newText };
-    }
-    return found;
-  }
-
-  /** The part of `rendered` after what the turn sampled; null when it does not go on from there. */
-  private async textAfter(
-    turn: ServedTurn,
-    messages: Message[],
+  /** Goes on from the longest stored part that it can, or begins a segment. */
+  private async pending(
     rendered: string,
-    tools?: ToolSchema[],
-  ): Promise<string | null> {
-    const rest = rendered.slice(turn.rendered.length);
+    messageCount: number | null,
+    newText: (turn: ServedTurn, at: number) => Promise<string | null>,
+  ): Promise<PendingTurn> {
+    const found = this.find(({ text }, at) =>
+      text !== null && rendered.startsWith(text, at) ? at + text.length : null,
+    );
+    for (const [parent, at] of found) {
+      const after = parent && (await newText(parent, at));
+      if (after === null) continue;
+      const contextIds = await this.tokenizer.encode(after);
+      const stored = pathOf(parent).flatMap((turn) => [turn.contextIds, turn.sampled.tokenIds]);
+      const tokenIds = ([] as number[]).concat(...stored, contextIds);
+      // A copy: a slice would hold on to the whole rendering.
+      return { text: structuredClone(rendered.slice(at)), messageCount, parent, contextIds, tokenIds };
+    }
+    const contextIds = await this.tokenizer.encodeRendered(rendered);
+    return { text: rendered, messageCount, parent: null, contextIds, tokenIds: contextIds };
+  }
+
+  /**
+   * Turns from whose whole path a request goes on, at last none; longest first, of equal ones that which reached
+   * somebody. `endOf` says where a turn that begins at a place ends, null where it does not fit.
+   */
+  private find(endOf: (turn: ServedTurn, at: number) => number | null): [Found, ...Found[]] {
+    const ends = new Map<ServedTurn | null, number>([[null, 0]]);
+    // A turn is stored after its parent.
+    for (const turn of this.turns) {
+      const at = ends.get(turn.parent);
+      const end = at === undefined ? null : endOf(turn, at);
+      if (end !== null) ends.set(turn, end);
+    }
+    const rank = ([turn, end]: Found) => end + (turn?.isDelivered ? 0.5 : 0);
+    return [...ends].sort((one, other) => rank(other) - rank(one)) as [Found, ...Found[]];
+  }
+
+  /** What follows the turn's sampled text, where `rendered` shows it at `at` as it was sampled. */
+  private async textAfter(turn: ServedTurn, at: number, rendered: string): Promise<string | null> {
     turn.sampledText ??= await this.tokenizer.decode(turn.sampled.tokenIds);
-    const { sampledText } = turn;
-    if (rest.startsWith(sampledText)) return rest.slice(sampledText.length);
-    // The template shows the reply in other words than were sampled (trimmed, a call laid out anew): its own end of
-    // turn tells where the reply ends.
-    const stored = this.tokenizer.renderChat(messages.slice(0, turn.messageCount + 1), { tools });
-    if (!stored.startsWith(turn.rendered) || !rendered.startsWith(stored)) return null;
-    const reply = stored.slice(turn.rendered.length);
+    return rendered.startsWith(turn.sampledText, at) ? rendered.slice(at + turn.sampledText.length) : null;
+  }
+
+  /**
+   * The same where the template shows the reply in other words than were sampled (trimmed, a call laid out anew): its
+   * own end of turn tells where the reply ends.
+   */
+  private renderedAfter(
+    { messageCount, sampledText }: ServedTurn,
+    at: number,
+    rendered: string,
+    messages: Message[],
+    tools?: ToolSchema[],
+  ): string | null {
+    const stored = this.tokenizer.renderChat(messages.slice(0, messageCount! + 1), { tools });
+    if (!rendered.startsWith(stored)) return null;
+    const reply = stored.slice(at);
     const closers = this.tokenizer.stopTokenIds.map((id) => this.tokenizer.textOf(id)!);
-    const at = Math.max(...closers.map((closer) => reply.lastIndexOf(closer)));
-    if (at < 0) return null;
-    const closer = closers.find((text) => reply.startsWith(text, at))!;
-    const wasSampled = sampledText.endsWith(closer);
-    return rest.slice(wasSampled ? at + closer.length : at);
+    const end = Math.max(...closers.map((closer) => reply.lastIndexOf(closer)));
+    if (end < 0) return null;
+    const closer = closers.find((text) => reply.startsWith(text, end))!;
+    return rendered.slice(at + end + (sampledText!.endsWith(closer) ? closer.length : 0));
   }
 }
 
-function toSegment(leaf: ServedTurn, claimed: Set<ServedTurn>): Segment {
+/** From the segment's first turn. */
+function pathOf(leaf: ServedTurn | null): ServedTurn[] {
   const path: ServedTurn[] = [];
-  for (let turn: ServedTurn | null = leaf; turn; turn = turn.parent as ServedTurn | null) path.unshift(turn);
-  const length = leaf.tokenIds.length + leaf.sampled.tokenIds.length;
+  for (let turn = leaf; turn; turn = turn.parent) path.push(turn);
+  return path.reverse();
+}
+
+function toSegment(leaf: ServedTurn, claimed: Set<ServedTurn>): Segment {
+  const path = pathOf(leaf);
+  const length = path.reduce((sum, { contextIds, sampled }) => sum + contextIds.length + sampled.tokenIds.length, 0);
   const segment: Segment = {
-    tokens: Int32Array.from([...leaf.tokenIds, ...leaf.sampled.tokenIds]),
+    tokens: new Int32Array(length),
     mask: new Uint8Array(length).fill(Mask.context),
     logprobs: new Float32Array(length).fill(Number.NaN),
     versions: new Int32Array(length).fill(-1),
     turns: [],
   };
+  let at = 0;
   for (const turn of path) {
-    const start = turn.tokenIds.length;
-    const end = start + turn.sampled.tokenIds.length;
-    segment.mask.fill(claimed.has(turn) ? Mask.sharedPrefix : Mask.trained, start, end);
-    segment.logprobs.set(turn.sampled.logprobs, start);
-    segment.versions.set(turn.sampled.versions, start);
-    segment.turns.push({ start, end, ...turn.info } satisfies Turn);
+    const { contextIds, sampled, info, isDelivered } = turn;
+    const start = at + contextIds.length;
+    const end = start + sampled.tokenIds.length;
+    segment.tokens.set(contextIds, at);
+    segment.tokens.set(sampled.tokenIds, start);
+    const trained = claimed.has(turn) ? Mask.sharedPrefix : Mask.trained;
+    segment.mask.fill(isDelivered ? trained : Mask.rejected, start, end);
+    segment.logprobs.set(sampled.logprobs, start);
+    segment.versions.set(sampled.versions, start);
+    segment.turns.push({ start, end, ...info, ...(!isDelivered && { stop: "abort" }) } satisfies Turn);
     claimed.add(turn);
+    at = end;
   }
   return segment;
 }
 
-/** Whether two assistant messages say the same, whatever wire they came by: null and "" alike, marks ignored. */
-function isSameMessage(one: Message, other: Message): boolean {
-  return one.role === "assistant" && JSON.stringify(contentOf(one)) === JSON.stringify(contentOf(other));
-}
-
-function contentOf({ content, tool_calls: calls }: Message) {
-  return [content ?? "", ...(calls ?? []).map((call) => [call.id ?? null, call.function.name, argumentText(call)])];
+/** What an assistant's message says, whatever wire it came by: null and "" alike, marks and thoughts ignored. */
+function echoOf({ role, content, tool_calls: calls }: Message): string | null {
+  if (role !== "assistant") return null;
+  const said = (calls ?? []).map((call) => [call.id ?? null, call.function.name, argumentText(call)]);
+  return JSON.stringify([content ?? "", ...said]);
 }
 
 function argumentText({ function: { arguments: input } }: ToolCall): string {

@@ -27,13 +27,16 @@ export interface Segment {
   turns: Turn[];
 }
 
-/** One episode of an agent on a dataset row. */
-export interface Rollout {
+export interface RolloutIds {
   runId: string;
   promptId: string;
   groupId: string;
   rolloutId: string;
   attempt: number;
+}
+
+/** One episode of an agent on a dataset row. */
+export interface Rollout extends RolloutIds {
   segments: Segment[];
   reward: number;
   /** What eval reports; the reward unless the agent says otherwise. */
@@ -45,12 +48,7 @@ export interface Rollout {
 }
 
 /** A rollout that the policy did not cause to fail (engine, network, grader crash): counted by reason, never scored. */
-export interface FailedRollout {
-  runId: string;
-  promptId: string;
-  groupId: string;
-  rolloutId: string;
-  attempt: number;
+export interface FailedRollout extends RolloutIds {
   reason: string;
   message: string;
 }
@@ -78,6 +76,8 @@ export interface ToolCall {
 export interface Message {
   role: "system" | "user" | "assistant" | "tool";
   content: string | null;
+  /** What the policy thought, apart from what it said: templates decide whether to show it again. */
+  reasoning_content?: string | null;
   name?: string;
   tool_call_id?: string;
   tool_calls?: ToolCall[];
@@ -106,14 +106,11 @@ export interface Action {
   turn: number;
 }
 
-export interface StepResult {
-  /** Added to the episode's reward. */
-  reward: number;
+/** Rewards add up; the last score and the last info hold. */
+export interface StepResult extends ChatResult {
   done: boolean;
   /** Next messages (tool or user), empty when done. */
   messages?: Message[];
-  score?: number;
-  info?: Record<string, number>;
 }
 
 /**
@@ -126,4 +123,33 @@ export abstract class Env {
   }
   abstract step(action: Action, row: Row): StepResult | Promise<StepResult>;
   close(): void | Promise<void> {}
+}
+
+/** What an agent gets that brings its own client. */
+export interface ChatContext {
+  row: Row;
+  /** `http://127.0.0.1:PORT/s/SESSION/v1`, for OpenAI's clients and Anthropic's alike. */
+  baseUrl: string;
+  /** Clients want one; any is taken. */
+  apiKey: string;
+  /** The name to give as `model`; any is taken. */
+  model: string;
+  /** Aborts when nobody waits for the agent any more: the rollout is over, or the run takes it back. */
+  signal: AbortSignal;
+}
+
+export interface ChatResult {
+  reward: number;
+  /** What eval reports; the reward without. */
+  score?: number;
+  /** Numeric entries become metrics. */
+  info?: Record<string, number>;
+}
+
+/**
+ * What a user writes around a client of their own: one instance an episode. `export default class extends ChatAgent`
+ * in the file that `train.agent_path` names. What it samples through `context.baseUrl` is trained.
+ */
+export abstract class ChatAgent {
+  abstract run(context: ChatContext): ChatResult | Promise<ChatResult>;
 }

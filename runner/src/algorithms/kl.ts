@@ -7,8 +7,8 @@ export interface KlSpec {
 }
 
 /**
- * Estimators of KL(policy, reference) from d = logp - ref, `[T]` (http://joschu.net/blog/kl-approx.html):
- * k1 = d, k2 = d²/2, k3 = e^-d - 1 + d; the latter two clamped to ±10.
+ * KL(policy, reference) from d = logp - ref, `[T]` (http://joschu.net/blog/kl-approx.html): d, d²/2 and e^-d - 1 + d;
+ * the latter two clamped to ±10.
  */
 export const klEstimators: Record<KlSpec["estimator"], (d: Tensor) => Tensor> = {
   k1: (d) => d,

@@ -1,24 +1,29 @@
-/** Packed per-token arrays `[T]` of one microbatch. Slots where `trained` is 0 are never read. */
+/** Arrays `[T]` of one microbatch. Slots where `trained` is 0 are never read. */
 export interface TokenValues {
   trained: Uint8Array;
   logp: Float32Array;
   old: Float32Array;
-  /** NaN in supervised rows, which have no behaviour policy. */
+  /** NaN in supervised rows. */
   behaviour: Float32Array;
   entropy: Float32Array;
 }
 
-export interface TokenMetrics {
-  /** Sums over trained tokens: divided by the update's tokens they are means. */
-  sums: Record<"entropy" | "policy_kl" | "ratio_mean" | "logprob_gap_mean", number>;
-  maxima: Record<"logprob_gap_max" | "ratio_gap_max", number>;
+export interface UpdateMetrics {
+  /** Over trained tokens: divided by the update's tokens they are means. */
+  sums: Record<string, number>;
+  maxima: Record<string, number>;
+}
+
+export function addMetrics(total: UpdateMetrics, { sums, maxima }: UpdateMetrics): void {
+  for (const [name, value] of Object.entries(sums)) total.sums[name] = (total.sums[name] ?? 0) + value;
+  for (const [name, value] of Object.entries(maxima)) total.maxima[name] = Math.max(total.maxima[name] ?? 0, value);
 }
 
 /**
- * entropy; policy_kl = old - new (k1 of KL(old, new)); ratio = exp(new - old) and how far it is from 1; logprob_gap =
- * |old - behaviour|, what sampler and trainer disagree about the same tokens.
+ * policy_kl = old - new (k1 of KL(old, new)); ratio = exp(new - old), ratio_gap = |ratio - 1|; logprob_gap = |old -
+ * behaviour|: sampler against trainer on the same tokens.
  */
-export function tokenMetrics({ trained, logp, old, behaviour, entropy }: TokenValues): TokenMetrics {
+export function tokenMetrics({ trained, logp, old, behaviour, entropy }: TokenValues) {
   const sums = { entropy: 0, policy_kl: 0, ratio_mean: 0, logprob_gap_mean: 0 };
   const maxima = { logprob_gap_max: 0, ratio_gap_max: 0 };
   for (let t = 0; t < trained.length; t++) {

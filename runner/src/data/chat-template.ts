@@ -1,17 +1,17 @@
 import { Template } from "@huggingface/jinja";
 import type { Message } from "../agents/types.ts";
-import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { fileError, messageOf, RunnerError } from "../errors.ts";
+import { isObject } from "./config-json.ts";
 
-/** Tools as the template shows them: JSON Schema functions in OpenAI's form. */
+/** JSON Schema functions in OpenAI's form. */
 export type ToolSchema = Record<string, unknown>;
 
 export interface RenderOptions {
   tools?: ToolSchema[];
-  /** Ends with the opening of an assistant turn. */
   addGenerationPrompt?: boolean;
 }
 
-/** What the engine implements; others would fail, or differ from Python, in the middle of a run. */
+/** Those that the engine implements; others would fail, or differ from Python, in mid-run. */
 const filters = new Set(
   `abs bool capitalize default dictsort first float get indent int items join keys last length list lower lstrip map
    rejectattr replace reverse rstrip safe selectattr sort split startswith endswith string strip title tojson trim
@@ -25,10 +25,10 @@ export class ChatTemplate {
   private readonly template: Template;
   private readonly variables: Record<string, string>;
   private readonly where: string;
-  /** Whether a tool call's arguments are shown as the text that they are, so that 1.0 stays 1.0. */
+  /** Whether arguments are shown as the text that they are, so that 1.0 stays 1.0. */
   private readonly takesArgumentText: boolean;
 
-  /** `where` names the file for messages; `variables` are the special tokens' texts (`bos_token`, …). */
+  /** `where` names the file in errors; `variables` are the special tokens' texts (`bos_token`, …). */
   constructor(source: string, where: string, variables: Record<string, string>) {
     this.where = where;
     this.variables = variables;
@@ -54,13 +54,13 @@ export class ChatTemplate {
   }
 
   private probeArguments(): boolean {
-    const withArguments = (input: string | Record<string, unknown>): Message[] => [
+    const called = { name: "f", arguments: '{"x": "y"}' };
+    const messages: Message[] = [
       { role: "user", content: "a" },
-      { role: "assistant", content: "", tool_calls: [{ type: "function", function: { name: "f", arguments: input } }] },
+      { role: "assistant", content: null, tool_calls: [{ type: "function", function: called }] },
     ];
     try {
-      const asText = this.renderRaw(withArguments('{"x": "y"}'), undefined, false);
-      return asText === this.renderRaw(withArguments({ x: "y" }), undefined, false);
+      return this.renderRaw(messages, undefined, false).includes(called.arguments);
     } catch {
       return false; // It cannot take a text, or no tool call at all.
     }
@@ -68,19 +68,20 @@ export class ChatTemplate {
 }
 
 function parseTemplate(source: string, where: string): Template {
+  const refuse = (what: string) =>
+    fileError(
+      where,
+      `this chat template uses Jinja that is not supported here: ${what}`,
+      "give a simpler template with data.chat_template",
+    );
   let template: Template;
-  const fix = "give a simpler template with data.chat_template";
   try {
     template = new Template(source);
   } catch (error) {
-    const message = `this chat template uses Jinja that is not supported here: ${messageOf(error)}`;
-    throw usageError(message, { position: { file: where }, fix });
+    throw refuse(messageOf(error));
   }
   const found = [...new Set(findUnsupported(template.parsed))];
-  if (found.length > 0) {
-    const message = `this chat template uses Jinja that is not supported here: ${found.join(", ")}`;
-    throw usageError(message, { position: { file: where }, fix });
-  }
+  if (found.length > 0) throw refuse(found.join(", "));
   return template;
 }
 
@@ -115,7 +116,7 @@ function* findUnsupported(node: unknown): Generator<string> {
   for (const child of Object.values(node)) yield* findUnsupported(child);
 }
 
-/** For templates that walk through arguments as a mapping. */
+/** For templates that walk through arguments. */
 function withParsedArguments(message: Message): Message {
   if (!message.tool_calls) return message;
   return {
@@ -131,7 +132,7 @@ function parseArguments(input: string | Record<string, unknown>): string | Recor
   if (typeof input !== "string") return input;
   try {
     const parsed = JSON.parse(input);
-    return typeof parsed === "object" && parsed !== null && !Array.isArray(parsed) ? parsed : input;
+    return isObject(parsed) ? parsed : input;
   } catch {
     return input; // What the policy wrote need not be JSON.
   }

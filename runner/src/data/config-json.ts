@@ -1,7 +1,21 @@
-/** Values of a Hugging Face `config.json`, refused with the file's name where they are not what they must be. */
-import { usageError } from "../errors.ts";
+import { readFileSync } from "node:fs";
+import { fileError, messageOf } from "../errors.ts";
 
 export type Config = Record<string, unknown>;
+
+export function isObject(value: unknown): value is Config {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+export function readConfig(file: string): Config {
+  try {
+    const value = JSON.parse(readFileSync(file, "utf8"));
+    if (!isObject(value)) throw new Error("not an object");
+    return value;
+  } catch (error) {
+    throw fileError(file, `this file is not a JSON object: ${messageOf(error)}`);
+  }
+}
 
 export function positive(
   config: Config,
@@ -13,9 +27,9 @@ export function positive(
   if (typeof value === "number" && holds(value) && value > 0) return value;
   const found = value === undefined || value === null ? "is missing" : `is ${JSON.stringify(value)}`;
   const wanted = holds === Number.isInteger ? "a positive integer" : "a positive number";
-  throw usageError(`${key} ${found}; it must be ${wanted}`, { position: { file } });
+  throw fileError(file, `${key} ${found}; it must be ${wanted}`);
 }
 
 export function unsupported(what: string, instead: string, file: string): never {
-  throw usageError(`${what}, which is not supported: ${instead}`, { position: { file }, fix: "take another model" });
+  throw fileError(file, `${what}, which is not supported: ${instead}`, "take another model");
 }

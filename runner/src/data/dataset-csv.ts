@@ -4,7 +4,7 @@ import { decodeUtf8, Utf8Error } from "./utf8.ts";
 
 interface Record {
   cells: string[];
-  /** The line that it begins on, from 1: cells in quotes may hold line ends. */
+  /** On which it begins, from 1: quoted cells may hold line ends. */
   line: number;
 }
 
@@ -14,7 +14,7 @@ const quoteProblems: { [code: string]: string } = {
   INVALID_OPENING_QUOTE: "a quote in a cell without quotes; quote the cell and double the quotes in it",
 };
 
-/** RFC 4180 with a header: every cell is a text. Lines end in CRLF or LF; blank ones do no harm. */
+/** RFC 4180 with a header; every cell is a text, blank lines are skipped. */
 export function readCsv(bytes: Buffer): FileContent {
   const { records, problem } = splitRecords(bytes);
   const [header, ...body] = records;
@@ -39,10 +39,9 @@ export function readCsv(bytes: Buffer): FileContent {
   return { rows, problems };
 }
 
-/** The records up to the first that is none. */
 function splitRecords(bytes: Buffer): { records: Record[]; problem?: FileContent["problems"][number] } {
   const records: Record[] = [];
-  const lines = new LineCounter(bytes);
+  const lineAt = lineCounter(bytes);
   let end = 0;
   try {
     parse(decodeUtf8(bytes), {
@@ -50,7 +49,7 @@ function splitRecords(bytes: Buffer): { records: Record[]; problem?: FileContent
       relax_column_count: true,
       skip_empty_lines: true,
       on_record: (cells: string[], info) => {
-        records.push({ cells, line: lines.at(end) });
+        records.push({ cells, line: lineAt(end) });
         end = info.bytes;
         return null;
       },
@@ -62,29 +61,20 @@ function splitRecords(bytes: Buffer): { records: Record[]; problem?: FileContent
     }
     const { code, message } = error as CsvError;
     const what = quoteProblems[code] ?? message;
-    return { records, problem: { line: lines.at(end), number: records.length, message: `not a row: ${what}` } };
+    return { records, problem: { line: lineAt(end), number: records.length, message: `not a row: ${what}` } };
   }
 }
 
-/** Lines by byte offset, asked in rising order. */
-class LineCounter {
-  private readonly bytes: Buffer;
-  private offset = 0;
-  private line = 1;
-
-  constructor(bytes: Buffer) {
-    this.bytes = bytes;
-  }
-
-  /** The line of the first byte from `offset` on that ends none: where a record begins, blank lines skipped. */
-  at(offset: number): number {
-    let byte = this.bytes[this.offset];
-    while (this.offset < offset || byte === 0x0a || byte === 0x0d) {
-      if (byte === 0x0a) this.line++;
-      byte = this.bytes[++this.offset];
-    }
-    return this.line;
-  }
+/**
+ * For rising byte offsets, the line where the next record begins. The parser's own count takes a lone CR in a cell for
+ * a line.
+ */
+function lineCounter(bytes: Buffer): (offset: number) => number {
+  let [at, line] = [0, 1];
+  return (offset) => {
+    for (; at < offset || bytes[at] === 0x0a || bytes[at] === 0x0d; at++) if (bytes[at] === 0x0a) line++;
+    return line;
+  };
 }
 
 function count(cells: number): string {

@@ -3,10 +3,7 @@ import type { FileContent, FileRow, RowProblem } from "./dataset-files.ts";
 import { JsonError, parseJson, parseJsonArray } from "./json.ts";
 import { decodeUtf8, Utf8Error } from "./utf8.ts";
 
-/**
- * A JSON object a line. Lines end at `\n` alone, so that U+2028 and the like stay inside their strings; CRLF and blank
- * lines do no harm.
- */
+/** A JSON object a line. Lines end at `\n` alone: U+2028 and the like stay in their strings. Blank ones are skipped. */
 export function readJsonLines(bytes: Buffer): FileContent {
   const rows: FileRow[] = [];
   const problems: RowProblem[] = [];
@@ -26,7 +23,6 @@ export function readJsonLines(bytes: Buffer): FileContent {
   return { rows, problems };
 }
 
-/** One JSON list of objects. */
 export function readJsonList(bytes: Buffer): FileContent {
   let text = "";
   try {

@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { readDataset } from "./dataset.ts";
 import { readParquet } from "./dataset-parquet.ts";
@@ -63,6 +64,56 @@ describe("what pyarrow writes", () => {
       ["__proto__", "e"],
       ["dotted.name", "f"],
     ]);
+  });
+});
+
+describe("damage", () => {
+  const damaged = (name: string, changes: [number, number][]) => {
+    const bytes = readFileSync(fixture(name));
+    for (const [offset, byte] of changes) bytes[offset] = byte;
+    return readParquet(bytes);
+  };
+  const wholeRun: [number, number][] = [0xfe, 0xff, 0xff, 0xff, 0x0f].map((byte, index) => [294 + index, byte]);
+
+  // The first three filled the memory, or never came to an end, before counts were checked.
+  test.each<[string, string, [number, number][], string]>([
+    ["a run of 2^31 - 1 levels", "texts.parquet", wholeRun, "a run of 2147483647 values where 15 are left"],
+    ["levels of no length", "many-gzip.parquet", [[7325, 134]], "a page has false counts: 100, NaN, 1347, 44, 44"],
+    ["a page header of no lengths", "many-zstd.parquet", [[1681, 23]], "a page has false counts: 64, NaN, NaN, 77, 77"],
+    ["a column without its pages", "texts.parquet", [[260, 85]], "has 15 values by its footer, 0 by its pages, in 15"],
+  ])("%s is said at once", async (_, name, changes, message) => {
+    await expect(damaged(name, changes)).rejects.toThrow("this is not a whole Parquet file: ");
+    await expect(damaged(name, changes)).rejects.toThrow(message);
+  });
+
+  test("every byte of a file changed: rows or one error", async () => {
+    const whole = readFileSync(fixture("texts.parquet"));
+    for (const [offset, byte] of whole.entries()) {
+      const result = await damaged("texts.parquet", [[offset, byte ^ 0x80]]).catch((error: Error) => error.message);
+      if (typeof result === "string") expect(result).not.toBe("");
+      else expect(result.rows.length + result.problems.length).toBeGreaterThan(0);
+    }
+  });
+
+  test("several bytes of any file changed, and its end cut off: rows or one error", async () => {
+    const names = ["typed-none-2", "typed-gzip-1", "typed-zstd-2", "typed-encodings", "many-snappy", "many-brotli"];
+    const change = fc.record({ at: fc.double({ min: 0, max: 0.999, noNaN: true }), byte: fc.nat(255) });
+    await fc.assert(
+      fc.asyncProperty(
+        fc.constantFrom(...names),
+        fc.array(change, { minLength: 1, maxLength: 4 }),
+        fc.option(fc.double({ min: 0, max: 1, noNaN: true }), { freq: 5 }),
+        async (name, changes, cut) => {
+          const bytes = readFileSync(fixture(`${name}.parquet`));
+          for (const { at, byte } of changes) bytes[Math.floor(at * bytes.length)] = byte;
+          const kept = bytes.subarray(0, Math.ceil((cut ?? 1) * bytes.length));
+          const result = await readParquet(kept).catch((error) => error);
+          if (!(result instanceof Error)) expect(result.rows.length + result.problems.length).toBeGreaterThan(0);
+          else expect(result.message).toMatch(/^(this is not a whole Parquet file: |compressed with|two columns)./);
+        },
+      ),
+      { numRuns: 200 },
+    );
   });
 });
 

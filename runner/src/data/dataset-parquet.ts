@@ -5,6 +5,7 @@ import { type FileMetaData, parquetMetadata, parquetRead, parquetSchema } from "
 import { messageOf } from "../errors.ts";
 import type { FileContent, FileRow, RowProblem } from "./dataset-files.ts";
 import { parseJson } from "./json.ts";
+import { checkCounts } from "./parquet-counts.ts";
 
 /** Snappy comes with hyparquet. */
 const compressors = {
@@ -14,7 +15,7 @@ const compressors = {
 };
 const codecs = ["UNCOMPRESSED", "SNAPPY", ...Object.keys(compressors)];
 
-/** Stands for a value that cannot be read, until it is known which row holds it. */
+/** Stands for an unreadable value until its row is known. */
 class Unreadable {
   readonly why: string;
   constructor(why: string) {
@@ -35,7 +36,7 @@ const parsers = {
   },
 };
 
-/** A row of a table, its values as JSON has them: structs are objects, dates and timestamps ISO 8601 texts. */
+/** Values as JSON has them: structs are objects, dates and timestamps ISO 8601 texts. */
 export async function readParquet(bytes: Buffer): Promise<FileContent> {
   const { table, names } = await readTable(bytes);
   const rows: FileRow[] = [];
@@ -60,6 +61,7 @@ async function readTable(bytes: Buffer): Promise<{ table: unknown[][]; names: st
     metadata = parquetMetadata(bytes, { geoparquet: false });
     names = parquetSchema(metadata).children.map(({ element }) => element.name);
     checkReadable(metadata, names);
+    checkCounts(bytes, metadata, compressors);
     const onComplete = (rows: unknown[][]) => {
       table = rows;
     };
@@ -78,7 +80,6 @@ function copy(bytes: Buffer, start: number, end?: number): ArrayBuffer {
   return Uint8Array.from(bytes.subarray(start, end)).buffer;
 }
 
-/** A whole file that is not read here. */
 class Unsupported extends Error {}
 
 function checkReadable({ row_groups: groups }: FileMetaData, names: string[]): void {

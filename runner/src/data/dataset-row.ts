@@ -1,6 +1,6 @@
 import type { Message, Row, ToolCall } from "../agents/types.ts";
+import { isObject } from "./config-json.ts";
 
-/** The names of the columns that make a row. */
 export interface Columns {
   /** Holds the prompt: a string, or a list of messages. */
   inputKey: string;
@@ -11,7 +11,7 @@ export interface Columns {
 
 const roles = ["system", "user", "assistant", "tool"];
 
-/** A row from what a file holds in its place; throws what is wrong with it. */
+/** Throws what is wrong with it. */
 export function toRow(value: unknown, id: string, { inputKey, labelKey, outputKey }: Columns): Row {
   if (!isObject(value)) throw new Error(`a row is an object with named columns, this is ${nameType(value)}`);
   const messages = toMessages(readColumn(value, inputKey, "data.input_key"), `${inputKey} (data.input_key)`);
@@ -64,7 +64,7 @@ function toMessage(message: unknown, what: string): Message {
   return { ...fields, content } as unknown as Message;
 }
 
-/** Tables and typed clients write null for a field that a message does not have; templates ask whether it has it. */
+/** Tables and typed clients write null for an absent field; templates ask whether it is there. */
 function withoutNulls(message: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(message).filter(([, value]) => value !== null));
 }
@@ -73,10 +73,6 @@ function isToolCall(value: unknown): value is ToolCall {
   if (!isObject(value) || !isObject(value.function)) return false;
   const { name, arguments: input } = value.function;
   return typeof name === "string" && (typeof input === "string" || isObject(input));
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 function nameType(value: unknown): string {

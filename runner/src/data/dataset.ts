@@ -1,33 +1,32 @@
 import { createHash } from "node:crypto";
 import { basename, resolve, sep } from "node:path";
 import type { Row } from "../agents/types.ts";
-import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { fileError, formatPosition, messageOf, RunnerError, usageError } from "../errors.ts";
+import { indented } from "../lists.ts";
 import { formatExtension, type RowProblem, readDataFile } from "./dataset-files.ts";
 import { type Columns, toRow } from "./dataset-row.ts";
 import type { Mixture } from "./order.ts";
 
 export interface DatasetOptions extends Columns {
-  /** Only the first rows of each file are taken, this many. */
+  /** Taken of each file, from its start. */
   maxSamples?: number | null;
-  /** See `Mixture`. */
   weights?: number[] | null;
-  /** What the recipe calls the path, for messages. */
+  /** The path's recipe key, for messages. */
   option?: string;
 }
 
 export interface Dataset {
-  /** File after file. */
   rows: Row[];
   mixture: Mixture;
-  /** sha256 over the rows as read, and their mixture: a checkpoint notices changed data by it. */
+  /** sha256 over rows and mixture, by which a checkpoint notices changed data. */
   fingerprint: string;
 }
 
 const shownProblems = 10;
 
 /**
- * Rows of JSONL, JSON, CSV and Parquet files, by their names' endings. All that is wrong is reported at once, with file
- * and line or row. A row's id is its file's name and its number in it.
+ * Rows of JSONL, JSON, CSV and Parquet files. All faults are reported at once, with file and line or row. A row's id is
+ * its file's name and its number in it.
  */
 export async function readDataset(paths: string | string[], options: DatasetOptions): Promise<Dataset> {
   const files = [paths].flat();
@@ -50,7 +49,7 @@ export async function readDataset(paths: string | string[], options: DatasetOpti
   return { rows, mixture, fingerprint: fingerprintOf(rows, mixture) };
 }
 
-/** What ids begin with: a file's name without its ending; where two are alike, paths from the files' common folder. */
+/** A file's name without its ending; where two are alike, paths from the files' common folder. */
 function namesOf(paths: string[]): string[] {
   const stems = paths.map((path) => basename(path, formatExtension(path)));
   if (new Set(stems).size === stems.length) return stems;
@@ -62,7 +61,8 @@ function namesOf(paths: string[]): string[] {
 
 async function readRows(path: string, name: string, options: DatasetOptions): Promise<Row[]> {
   const option = options.option ?? "data.prompt_dataset";
-  const { rows: read, problems } = await readDataFile(path, option);
+  const { rows: read, problems: unread } = await readDataFile(path, option);
+  const problems = [...unread];
   const rows: Row[] = [];
   for (const { line, number, value } of read.slice(0, options.maxSamples ?? read.length)) {
     try {
@@ -72,7 +72,7 @@ async function readRows(path: string, name: string, options: DatasetOptions): Pr
     }
   }
   if (problems.length > 0) throw unusable(path, problems);
-  if (rows.length === 0) throw usageError(`${option}: this file holds no row`, { position: { file: path } });
+  if (rows.length === 0) throw fileError(path, `${option}: this file holds no row`);
   return rows;
 }
 
@@ -81,17 +81,15 @@ function unusable(path: string, problems: RowProblem[]): RunnerError {
   const [first] = problems as [RowProblem];
   const position = { file: path, line: first.line ?? undefined };
   const inRow = ({ line, number, message }: RowProblem) => (line === null ? `row ${number}: ${message}` : message);
-  // A key that names no column is one mistake, in however many rows.
+  // A key that names no column is one mistake, however many rows.
   if (problems.every(({ message }) => message === first.message)) {
     const more = problems.length > 1 ? `; so in ${problems.length} rows` : "";
     return usageError(`${inRow(first)}${more}`, { position });
   }
-  const lines = problems.slice(0, shownProblems).map((problem) => {
-    const where = problem.line === null ? path : `${path}:${problem.line}`;
-    return `\n    ${where} ${inRow(problem)}`;
-  });
-  const more = problems.length > shownProblems ? `\n    and ${problems.length - shownProblems} more` : "";
-  return usageError(`${problems.length} rows cannot be used:${lines.join("")}${more}`, { position });
+  const lines = problems.map(
+    (problem) => `${formatPosition({ file: path, line: problem.line ?? undefined })} ${inRow(problem)}`,
+  );
+  return usageError(`${problems.length} rows cannot be used:${indented(lines, shownProblems)}`, { position });
 }
 
 function together(errors: RunnerError[]): RunnerError {

@@ -1,24 +1,18 @@
-import type { Message } from "../agents/types.ts";
-import { Mask } from "../agents/types.ts";
+import { Mask, type Message } from "../agents/types.ts";
 import { RunnerError } from "../errors.ts";
-import type { ToolSchema } from "./chat-template.ts";
 import type { Tokenizer } from "./tokenizer.ts";
 
 export interface Demonstration {
   tokens: Int32Array;
-  /** 1 on what an assistant says, its end of turn included; else 0. */
+  /** 1 on assistants' text and ends of turn. */
   mask: Uint8Array;
 }
 
 /**
- * A conversation to imitate. Each assistant turn is cut where sampling would begin and end, and the pieces are
- * tokenized apart, so that the ids are those a rollout of the same text would have.
+ * A conversation to imitate. Assistant turns are cut where sampling would begin and end and tokenized apart, so that
+ * the ids are those of a rollout.
  */
-export async function encodeDemonstration(
-  tokenizer: Tokenizer,
-  messages: Message[],
-  tools?: ToolSchema[],
-): Promise<Demonstration> {
+export async function encodeDemonstration(tokenizer: Tokenizer, messages: Message[]): Promise<Demonstration> {
   const pieces: { text: string; trained: boolean }[] = [];
   let done = "";
   const take = (until: string, trained: boolean) => {
@@ -33,8 +27,8 @@ export async function encodeDemonstration(
   const closers = tokenizer.stopTokenIds.map((id) => tokenizer.textOf(id)!);
   for (const [at, { role }] of messages.entries()) {
     if (role !== "assistant") continue;
-    take(tokenizer.renderChat(messages.slice(0, at), { tools, addGenerationPrompt: true }), false);
-    const whole = tokenizer.renderChat(messages.slice(0, at + 1), { tools });
+    take(tokenizer.renderChat(messages.slice(0, at), { addGenerationPrompt: true }), false);
+    const whole = tokenizer.renderChat(messages.slice(0, at + 1));
     const ends = closers.map((closer) => whole.lastIndexOf(closer) + closer.length);
     const end = Math.max(...ends.filter((_, i) => whole.lastIndexOf(closers[i]!) >= done.length));
     take(Number.isFinite(end) ? whole.slice(0, end) : whole, true);

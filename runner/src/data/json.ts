@@ -1,4 +1,4 @@
-/** A JSON text that cannot be taken as it stands; `offset` is in UTF-16 units. */
+/** `offset` is in UTF-16 units. */
 export class JsonError extends Error {
   readonly offset: number;
   constructor(message: string, offset: number) {
@@ -10,36 +10,42 @@ export class JsonError extends Error {
 const numberPattern = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON forbids them raw inside a string.
 const plainText = /[^"\\\u0000-\u001f]*/y;
-const escapes: Record<string, string> = { b: "\b", f: "\f", n: "\n", r: "\r", t: "\t", "/": "/", "\\": "\\", '"': '"' };
+const escapePattern = /\\(?:u[\da-fA-F]{4}|["\\/bfnrt])/y;
+const words = Object.entries({ true: true, false: false, null: null });
 
 /**
- * `JSON.parse` that loses nothing silently: a repeated key, a lone surrogate, NaN, and a number that JavaScript cannot
- * hold are errors. A tool call's `arguments` object that holds a number whose text would change (1.0, 1e-07) comes back
- * as its JSON text, which templates take as it is.
+ * `JSON.parse` that loses nothing: repeated keys, lone surrogates, NaN and numbers beyond JavaScript are errors. A tool
+ * call's `arguments` with a number whose text would change (1.0, 1e-07) come back as JSON text, which templates take.
  */
 export function parseJson(text: string): unknown {
-  const reader = new JsonReader(text);
-  const value = reader.readValue();
+  return readWhole(new JsonReader(text), (reader) => reader.readValue());
+}
+
+/** As `parseJson`, but `arguments` (Llama: `parameters`) come back as text, with any number. */
+export function parseCalls(text: string): unknown {
+  return readWhole(new JsonReader(text, true), (reader) => reader.readValue());
+}
+
+export function parseJsonArray(text: string): { value: unknown; offset: number }[] {
+  return readWhole(new JsonReader(text), (reader) => reader.readItems());
+}
+
+function readWhole<T>(reader: JsonReader, read: (reader: JsonReader) => T): T {
+  const value = read(reader);
   reader.expectEnd();
   return value;
 }
 
-/** As `parseJson` for an array, with the offset at which each element starts. */
-export function parseJsonArray(text: string): { value: unknown; offset: number }[] {
-  const reader = new JsonReader(text);
-  const items = reader.readItems();
-  reader.expectEnd();
-  return items;
-}
-
 class JsonReader {
   private readonly text: string;
+  private readonly keepsArguments: boolean;
   private at = 0;
-  /** Numbers so far that JavaScript would write with another text. */
+  /** Numbers whose text JavaScript would change. */
   private reworded = 0;
 
-  constructor(text: string) {
+  constructor(text: string, keepsArguments = false) {
     this.text = text;
+    this.keepsArguments = keepsArguments;
   }
 
   readValue(parentKey?: string): unknown {
@@ -48,16 +54,7 @@ class JsonReader {
     if (char === "{") return this.readObject(parentKey);
     if (char === "[") return this.readItems().map((item) => item.value);
     if (char === '"') return this.readString();
-    for (const [word, value] of [
-      ["true", true],
-      ["false", false],
-      ["null", null],
-    ] as const) {
-      if (this.text.startsWith(word, this.at)) {
-        this.at += word.length;
-        return value;
-      }
-    }
+    for (const [word, value] of words) if (this.acceptWord(word)) return value;
     return this.readNumber();
   }
 
@@ -89,11 +86,12 @@ class JsonReader {
       const key = this.readString();
       if (entries.has(key)) throw new JsonError(`the key ${JSON.stringify(key)} appears twice`, keyAt);
       this.expect(":", "':'");
-      const isArguments = parentKey === "function" && key === "arguments";
+      const isCall = this.keepsArguments || parentKey === "function";
+      const isArguments = isCall && (key === "arguments" || (this.keepsArguments && key === "parameters"));
       entries.set(key, isArguments ? this.readArguments() : this.readValue(key));
     } while (this.accept(","));
     this.expect("}", "',' or '}'");
-    // fromEntries defines its keys, so that "__proto__" is data.
+    // fromEntries takes "__proto__" as data.
     return Object.fromEntries(entries);
   }
 
@@ -101,6 +99,7 @@ class JsonReader {
     this.skipSpace();
     const [start, before] = [this.at, this.reworded];
     const value = this.readValue();
+    if (this.keepsArguments) return this.text.slice(start, this.at);
     const lossy = this.reworded > before && typeof value === "object";
     return lossy ? spaceAsPython(this.text.slice(start, this.at)) : value;
   }
@@ -115,7 +114,8 @@ class JsonReader {
     }
     const value = Number(source);
     const isInteger = /^-?\d+$/.test(source);
-    if (!Number.isFinite(value) || (isInteger && BigInt(source) !== BigInt(value))) {
+    const fits = Number.isFinite(value) && (!isInteger || BigInt(source) === BigInt(value));
+    if (!fits && !this.keepsArguments) {
       throw new JsonError(`the number ${source} does not fit a double; write it as a string`, this.at);
     }
     if (String(value) !== source) this.reworded++;
@@ -124,7 +124,6 @@ class JsonReader {
   }
 
   private readString(): string {
-    if (this.at >= this.text.length) throw new JsonError("the JSON is cut off", this.at);
     const start = this.at;
     this.expect('"', "a string");
     let out = "";
@@ -132,33 +131,36 @@ class JsonReader {
       plainText.lastIndex = this.at;
       out += plainText.exec(this.text)![0];
       this.at = plainText.lastIndex;
-      const char = this.text[this.at++];
+      const char = this.text[this.at];
       if (char === undefined) throw new JsonError("the JSON is cut off inside a string", start);
       if (char === '"') break;
-      if (char !== "\\") throw new JsonError(`a raw control character ${codeName(char)} in a string`, this.at - 1);
+      if (char !== "\\") throw new JsonError(`a raw control character ${codeName(char)} in a string`, this.at);
       out += this.readEscape();
     }
+    this.at++;
     if (!out.isWellFormed()) throw new JsonError("a lone surrogate in a string", start);
     return out;
   }
 
   private readEscape(): string {
-    const char = this.text[this.at++] ?? "";
-    if (char !== "u") {
-      const plain = escapes[char];
-      if (plain === undefined) throw new JsonError(`the escape \\${char} is not JSON`, this.at - 2);
-      return plain;
+    escapePattern.lastIndex = this.at;
+    const source = escapePattern.exec(this.text)?.[0];
+    if (source === undefined) {
+      const length = this.text[this.at + 1] === "u" ? 6 : 2;
+      throw new JsonError(`the escape ${this.text.slice(this.at, this.at + length)} is not JSON`, this.at);
     }
-    const digits = this.text.slice(this.at, this.at + 4);
-    if (!/^[\da-fA-F]{4}$/.test(digits)) throw new JsonError(`the escape \\u${digits} is not JSON`, this.at - 2);
-    this.at += 4;
-    return String.fromCharCode(Number.parseInt(digits, 16));
+    this.at += source.length;
+    return JSON.parse(`"${source}"`);
   }
 
   private accept(char: string): boolean {
     this.skipSpace();
-    if (this.text[this.at] !== char) return false;
-    this.at++;
+    return this.acceptWord(char);
+  }
+
+  private acceptWord(word: string): boolean {
+    if (!this.text.startsWith(word, this.at)) return false;
+    this.at += word.length;
     return true;
   }
 
@@ -173,7 +175,7 @@ class JsonReader {
   }
 }
 
-/** The same JSON with the spaces that Python's `json.dumps` writes: what templates' `tojson` would have made. */
+/** Spaced as Python's `json.dumps`, as templates' `tojson` would. */
 function spaceAsPython(json: string): string {
   return json.replace(/("(?:[^"\\]|\\.)*")|\s+|([,:])/g, (_, string, mark) => string ?? (mark ? `${mark} ` : ""));
 }

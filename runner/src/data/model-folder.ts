@@ -1,16 +1,18 @@
-/** A Hugging Face model folder: `config.json`, weights in safetensors, a tokenizer. Read before anything native. */
-import { copyFileSync, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+/** Hugging Face model folders: `config.json`, safetensors, a tokenizer. */
+import { copyFileSync, existsSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ParameterDescription, TensorLocation, UnitDescription } from "molt-native";
-import { messageOf, usageError } from "../errors.ts";
+import { fileError } from "../errors.ts";
+import { indented, shorten } from "../lists.ts";
+import { type Config, readConfig } from "./config-json.ts";
 import { type Decoder, readDecoder } from "./decoder.ts";
 import { buildSafetensorsHeader, readSafetensorsHeader, type SafetensorsEntry } from "./safetensors.ts";
 
 export interface ModelFolder {
   path: string;
-  configJson: Record<string, unknown>;
+  configJson: Config;
   decoder: Decoder;
-  /** One for each parameter of the decoder, in the units' order; empty where weights were not asked for. */
+  /** The decoder's parameters in the units' order; empty where not asked for. */
   tensors: TensorLocation[];
   /** From `generation_config.json`, else `config.json`; may be empty. */
   eosTokenIds: number[];
@@ -30,19 +32,20 @@ const tokenizerFiles = [
   "chat_template.json",
 ];
 
-/** With `weights: "required"`, every tensor is there with its exact shape, or one error names all that is wrong. */
+/** With `weights: "required"`, every tensor has its exact shape, or one error names all that is wrong. */
 export function readModelFolder(path: string, { weights }: { weights: "required" | "none" }): ModelFolder {
   if (!existsSync(path) || !statSync(path).isDirectory()) {
     const why = existsSync(path) ? "this is a file, not a model folder" : "this model folder does not exist";
-    throw usageError(why, { position: { file: path }, fix: "name a folder with config.json and model.safetensors" });
+    throw fileError(path, why, "name a folder with config.json and model.safetensors");
   }
   if (!existsSync(join(path, "config.json"))) {
-    throw usageError(`this model folder has no config.json; it holds ${listing(path)}`, {
-      position: { file: path },
-      fix: "name the folder that holds config.json",
-    });
+    throw fileError(
+      path,
+      `this model folder has no config.json; it holds ${listing(path)}`,
+      "name the folder that holds config.json",
+    );
   }
-  const configJson = readJson(join(path, "config.json"));
+  const configJson = readConfig(join(path, "config.json"));
   const decoder = readDecoder(configJson, join(path, "config.json"));
   const tensors = weights === "required" ? locateTensors(path, decoder) : [];
   return { path, configJson, decoder, tensors, eosTokenIds: readEosTokenIds(path, configJson) };
@@ -53,31 +56,14 @@ function listing(path: string): string {
   return names.length === 0 ? "nothing" : shorten(names, 12);
 }
 
-function shorten(items: string[], most: number): string {
-  const more = items.length - most;
-  return items.slice(0, most).join(", ") + (more > 0 ? ` and ${more} more` : "");
-}
-
-function readJson(file: string): Record<string, unknown> {
-  try {
-    const value = JSON.parse(readFileSync(file, "utf8"));
-    if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error("not an object");
-    return value;
-  } catch (error) {
-    throw usageError(`this file is not a JSON object: ${messageOf(error)}`, { position: { file } });
-  }
-}
-
-function readEosTokenIds(path: string, configJson: Record<string, unknown>): number[] {
+function readEosTokenIds(path: string, configJson: Config): number[] {
   const generationFile = join(path, "generation_config.json");
-  const generation = existsSync(generationFile) ? readJson(generationFile) : {};
+  const generation = existsSync(generationFile) ? readConfig(generationFile) : {};
   const file = (generation.eos_token_id ?? null) === null ? join(path, "config.json") : generationFile;
   const value = generation.eos_token_id ?? configJson.eos_token_id ?? [];
   const ids = Array.isArray(value) ? value : [value];
   if (!ids.every((id) => Number.isInteger(id) && id >= 0)) {
-    throw usageError(`eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them`, {
-      position: { file },
-    });
+    throw fileError(file, `eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them`);
   }
   return ids;
 }
@@ -101,17 +87,16 @@ function locateTensors(path: string, decoder: Decoder): TensorLocation[] {
   }
   problems.push(...unknownTensors([...found.keys()], parameters, decoder.config.tieWordEmbeddings));
   if (problems.length > 0) {
-    throw usageError(
-      `the weights do not fit config.json:\n    ${problems.slice(0, 8).join("\n    ")}${
-        problems.length > 8 ? `\n    and ${problems.length - 8} more` : ""
-      }`,
-      { position: { file: path }, fix: "take config.json and the weights from the same model" },
+    throw fileError(
+      path,
+      `the weights do not fit config.json:${indented(problems, 8)}`,
+      "take config.json and the weights from the same model",
     );
   }
   return tensors;
 }
 
-/** What no unit reads. A tied head's copy and the rotary frequencies of old checkpoints repeat what is known. */
+/** A tied head's copy and old checkpoints' rotary frequencies repeat what is known. */
 function unknownTensors(names: string[], parameters: ParameterDescription[], tied: boolean): string[] {
   const known = new Set(parameters.map(({ name }) => name));
   if (tied) known.add("lm_head.weight");
@@ -129,27 +114,29 @@ function weightFiles(path: string): string[] {
   if (existsSync(single)) return [single];
   const index = join(path, indexFile);
   if (!existsSync(index)) {
-    throw usageError(`this model folder holds no weights (${singleFile} or ${indexFile}); it holds ${listing(path)}`, {
-      position: { file: path },
-      fix: "put the weights there, or start from seeded random ones with `actor.init: random`",
-    });
+    throw fileError(
+      path,
+      `this model folder holds no weights (${singleFile} or ${indexFile}); it holds ${listing(path)}`,
+      "put the weights there, or start from seeded random ones with `actor.init: random`",
+    );
   }
-  const map = readJson(index).weight_map;
+  const map = readConfig(index).weight_map;
   if (typeof map !== "object" || map === null || Object.values(map).some((name) => typeof name !== "string")) {
-    throw usageError("weight_map is missing or not a map from tensors to files", { position: { file: index } });
+    throw fileError(index, "weight_map is missing or not a map from tensors to files");
   }
   const files = [...new Set(Object.values(map as Record<string, string>))].sort();
   const absent = files.filter((name) => !existsSync(join(path, name)));
   if (absent.length > 0) {
-    throw usageError(`${absent.length} of ${files.length} weight files are missing: ${shorten(absent, 4)}`, {
-      position: { file: index },
-      fix: "fetch the folder again, whole",
-    });
+    throw fileError(
+      index,
+      `${absent.length} of ${files.length} weight files are missing: ${shorten(absent, 4)}`,
+      "fetch the folder again, whole",
+    );
   }
   return files.map((name) => join(path, name));
 }
 
-/** Header of an exported `model.safetensors`: float32, in the units' order, as `Model.save` writes it. */
+/** `model.safetensors` as `Model.save` writes it: float32, in the units' order. */
 export function exportHeader(units: UnitDescription[]): Uint8Array {
   return buildSafetensorsHeader(
     units.flatMap((unit) => unit.parameters),
@@ -157,9 +144,9 @@ export function exportHeader(units: UnitDescription[]): Uint8Array {
   );
 }
 
-/** Everything of a model folder but its weights, for an export in float32. `target` exists. */
+/** All but the weights, for an export in float32. `target` exists. */
 export function copyModelFiles(source: string, target: string): void {
-  const { torch_dtype: _, ...configJson } = readJson(join(source, "config.json"));
+  const { torch_dtype: _, ...configJson } = readConfig(join(source, "config.json"));
   writeFileSync(join(target, "config.json"), `${JSON.stringify({ ...configJson, dtype: "float32" }, null, 2)}\n`);
   for (const name of ["generation_config.json", ...tokenizerFiles]) {
     if (existsSync(join(source, name))) copyFileSync(join(source, name), join(target, name));

@@ -1,8 +1,8 @@
 import { usageError } from "../errors.ts";
 
-/** The seeded order of prompts, and which of them are done: what a resume needs to consume each one once an epoch. */
+/** The seeded order of prompts and which are done, so that a resume consumes each once an epoch. */
 
-/** One turn of a prompt: `index` is its row, `attempt` counts from 0. */
+/** `index` is its row, `attempt` counts from 0. */
 export interface Prompt {
   epoch: number;
   index: number;
@@ -13,37 +13,32 @@ export interface Prompt {
 export interface PromptQueueOptions {
   promptIds: string[];
   seed: number;
-  /** Passes over the prompts; Infinity: as many as are asked for. */
+  /** Infinity: as many as are asked for. */
   epochs: number;
-  /** A prompt given back this often is done. */
+  /** Once given back this often, a prompt is done. */
   maxAttempts: number;
   mixture?: Mixture;
 }
 
-/** The files that the prompts come from, one file's after another's. */
 export interface Mixture {
-  /** Prompts of each file. */
   sizes: number[];
-  /** How often each file is drawn, relative to the others; null shuffles all prompts together. */
+  /** How often each file is drawn, relatively; null shuffles all together. */
   weights: number[] | null;
 }
 
-/** Plain data for a checkpoint: prompts by their place in their epoch's order. */
+/** For a checkpoint; prompts by their place in their epoch's order. */
 export interface PromptQueueState {
   length: number;
   seed: number;
-  /** Every epoch before this one is consumed. */
+  /** The first that is not wholly consumed. */
   epoch: number;
-  /** Consumed places from `epoch` on, as `[start, end)`. */
+  /** From `epoch` on, as `[start, end)`. */
   consumed: { epoch: number; ranges: [number, number][] }[];
-  /** Places not consumed that were handed out before, with the attempt to hand out next. */
+  /** Begun and not consumed, with the attempt to hand out next. */
   attempts: { epoch: number; place: number; attempt: number }[];
 }
 
-/**
- * Uniform integers below a bound, from xoshiro128** (Blackman and Vigna, 2018) seeded through splitmix32; rejection
- * sampling, so without bias.
- */
+/** Uniform: xoshiro128** (Blackman and Vigna, 2018) seeded through splitmix32, with rejection against bias. */
 export function makeRandomInteger(seed: number, stream: number): (bound: number) => number {
   let mixed = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(Math.floor(seed / 2 ** 32) + 1, 0x85ebca6b) ^ stream) >>> 0;
   const state = Uint32Array.from({ length: 4 }, () => {
@@ -74,8 +69,8 @@ export function makeRandomInteger(seed: number, stream: number): (bound: number)
 }
 
 /**
- * A permutation of `0..length`, another one each epoch. With weights every file is shuffled by itself, and each place
- * takes the next prompt of a file drawn by weight among those that have some left: nothing is repeated or left out.
+ * A permutation of `0..length`. With weights every file is shuffled by itself, and each place takes the next prompt of
+ * a file drawn by weight among those with some left.
  */
 export function epochOrder(length: number, seed: number, epoch: number, mixture?: Mixture): Int32Array {
   const randomInteger = makeRandomInteger(seed, epoch);
@@ -89,7 +84,7 @@ export function epochOrder(length: number, seed: number, epoch: number, mixture?
   return files.length === 1 ? files[0]!.rest : interleave(files, length, randomInteger);
 }
 
-/** `first..first + length` by Fisher and Yates' shuffle. */
+/** `first..first + length` by Fisher and Yates. */
 function shuffle(first: number, length: number, randomInteger: (bound: number) => number): Int32Array {
   const order = Int32Array.from({ length }, (_, i) => first + i);
   for (let i = length - 1; i > 0; i--) {
@@ -110,7 +105,7 @@ function interleave(
     const total = open.reduce((sum, { weight }) => sum + weight, 0);
     let left = (randomInteger(2 ** 32) / 2 ** 32) * total;
     let drawn = 0;
-    // Rounding may leave a crumb beyond the last one.
+    // Rounding may leave a crumb.
     while (left >= open[drawn]!.weight && drawn < open.length - 1) left -= open[drawn++]!.weight;
     const file = open[drawn]!;
     order[place] = file.rest[0]!;
@@ -119,32 +114,26 @@ function interleave(
   return order;
 }
 
-/** Where a prompt stands in one epoch. `waiting` was given back, or is to run again after a resume. */
-type Place = { state: "out" | "waiting"; attempt: number } | { state: "consumed" };
-
-/** One pass over the prompts. `cursor`: the places before it were handed out, or need to be looked up in `places`. */
-class Epoch {
-  readonly order: Int32Array;
-  readonly places = new Map<number, Place>();
-  cursor = 0;
-  consumedCount = 0;
-
-  constructor(order: Int32Array) {
-    this.order = order;
-  }
-
-  consume(place: number): void {
-    this.places.set(place, { state: "consumed" });
-    this.consumedCount++;
-  }
+/** `waiting`: given back, or to run again after a resume, as this attempt. */
+interface Place {
+  state: "out" | "waiting" | "consumed";
+  attempt: number;
 }
 
-/** Hands out prompts in order, those given back first; every prompt is consumed once an epoch. */
+/** Places are begun in order: the next fresh one is the number of those begun. */
+interface Epoch {
+  number: number;
+  order: Int32Array;
+  places: Map<number, Place>;
+  consumed: number;
+}
+
+/** In order, those given back first; every prompt is consumed once an epoch. */
 export class PromptQueue {
   private readonly options: PromptQueueOptions;
-  /** Those begun and not consumed whole, oldest first. */
+  /** Begun and not wholly consumed, oldest first. */
   private readonly epochs = new Map<number, Epoch>();
-  private readonly waiting: { epoch: number; place: number }[] = [];
+  private readonly waiting: { epoch: Epoch; place: number }[] = [];
   private lastEpoch = -1;
 
   constructor(options: PromptQueueOptions) {
@@ -152,64 +141,60 @@ export class PromptQueue {
   }
 
   hasNext(): boolean {
-    return this.waiting.length > 0 || (this.length > 0 && this.openEpoch() !== null);
+    return this.waiting.length > 0 || this.openEpoch() !== null;
   }
 
-  /** Null when nothing is left to hand out (what is out may still be given back). */
+  /** Null when nothing is left (what is out may still be given back). */
   next(): Prompt | null {
     const again = this.waiting.shift();
-    if (again) {
-      const epoch = this.epochs.get(again.epoch)!;
-      const { attempt } = epoch.places.get(again.place) as { attempt: number };
-      return this.handOut(again.epoch, again.place, attempt);
-    }
-    const number = this.openEpoch();
-    if (number === null || this.length === 0) return null;
-    return this.handOut(number, this.epochs.get(number)!.cursor++, 0);
+    if (again) return this.handOut(again.epoch, again.place, again.epoch.places.get(again.place)!.attempt);
+    const epoch = this.openEpoch();
+    return epoch && this.handOut(epoch, epoch.places.size, 0);
   }
 
   /** Trained, or dropped for good. */
   consume(prompt: Prompt): void {
     const { epoch, place } = this.placeOut(prompt);
-    epoch.consume(place);
-    this.forgetConsumed();
+    this.settle(epoch, place);
+    // From the oldest on: a later one that is done would begin anew after a resume.
+    for (const { number, consumed } of this.epochs.values()) {
+      if (consumed < this.length) return;
+      this.epochs.delete(number);
+    }
   }
 
-  /** Takes a dropped prompt back; false when its attempts are used up, and then it is consumed. */
+  /** False when its attempts are used up: then it is consumed. */
   giveBack(prompt: Prompt): boolean {
     const { epoch, place } = this.placeOut(prompt);
-    if (prompt.attempt + 1 >= this.options.maxAttempts) {
-      this.consume(prompt);
-      return false;
-    }
-    epoch.places.set(place, { state: "waiting", attempt: prompt.attempt + 1 });
-    this.waiting.push({ epoch: prompt.epoch, place });
-    return true;
+    const again = prompt.attempt + 1 < this.options.maxAttempts;
+    if (again) this.wait(epoch, place, prompt.attempt + 1);
+    else this.consume(prompt);
+    return again;
   }
 
-  /** After `restore`: a finished group that the checkpoint carried holds its prompt, which does not run again. */
-  claim({ promptId, epoch, attempt }: Omit<Prompt, "index">): Prompt {
-    const place = this.epochs.get(epoch)?.order.indexOf(this.options.promptIds.indexOf(promptId));
-    const at = this.waiting.findIndex((waiting) => waiting.epoch === epoch && waiting.place === place);
-    if (at < 0) throw new Error(`no place of prompt ${promptId} waits to run again in epoch ${epoch}`);
-    const [waiting] = this.waiting.splice(at, 1);
-    return this.handOut(epoch, waiting!.place, attempt);
+  /** After `restore`, for the prompt of a finished group in the checkpoint: it does not run again. */
+  claim({ promptId, epoch: number, attempt }: Omit<Prompt, "index">): Prompt {
+    const isIt = (epoch: Epoch, place: number) =>
+      epoch.number === number && this.options.promptIds[epoch.order[place]!] === promptId;
+    const at = this.waiting.findIndex(({ epoch, place }) => isIt(epoch, place));
+    if (at < 0) throw new Error(`no place of prompt ${promptId} waits to run again in epoch ${number}`);
+    const [{ epoch, place }] = this.waiting.splice(at, 1) as [{ epoch: Epoch; place: number }];
+    return this.handOut(epoch, place, attempt);
   }
 
   serialize(): PromptQueueState {
-    const begun = [...this.epochs];
-    const attempts = begun.flatMap(([epoch, { places }]) =>
-      [...places].flatMap(([place, it]) => {
-        if (it.state === "consumed") return [];
-        return [{ epoch, place, attempt: it.state === "out" ? it.attempt + 1 : it.attempt }];
-      }),
-    );
-    const consumed = begun.map(([epoch, { places }]) => ({ epoch, ranges: toRanges(places) }));
     const { length } = this;
-    return { length, seed: this.options.seed, epoch: begun[0]?.[0] ?? this.lastEpoch + 1, consumed, attempts };
+    const begun = [...this.epochs.values()];
+    const attempts = begun.flatMap(({ number: epoch, places }) =>
+      [...places].flatMap(([place, { state, attempt }]) =>
+        state === "consumed" ? [] : [{ epoch, place, attempt: state === "out" ? attempt + 1 : attempt }],
+      ),
+    );
+    const consumed = begun.map(({ number, places }) => ({ epoch: number, ranges: toRanges(places) }));
+    return { length, seed: this.options.seed, epoch: begun[0]?.number ?? this.lastEpoch + 1, consumed, attempts };
   }
 
-  /** Into a fresh queue of the same prompts and seed. What was out runs again, as the next attempt. */
+  /** Into a fresh queue of the same prompts and seed. What was out runs again. */
   restore(state: PromptQueueState): void {
     if (state.length !== this.length || state.seed !== this.options.seed) {
       const ours = `${this.length} by seed ${this.options.seed}`;
@@ -218,43 +203,46 @@ export class PromptQueue {
       });
     }
     this.lastEpoch = state.epoch - 1;
-    for (const { epoch, ranges } of state.consumed) {
-      const begun = this.beginEpoch(epoch);
-      for (const [start, end] of ranges) for (let place = start; place < end; place++) begun.consume(place);
+    for (const { epoch: number, ranges } of state.consumed) {
+      const epoch = this.beginEpoch(number);
+      for (const [start, end] of ranges) for (let place = start; place < end; place++) this.settle(epoch, place);
     }
-    for (const { epoch: number, place, attempt } of state.attempts) {
-      this.epochs.get(number)!.places.set(place, { state: "waiting", attempt });
-      this.waiting.push({ epoch: number, place });
-    }
-    for (const epoch of this.epochs.values()) while (epoch.places.has(epoch.cursor)) epoch.cursor++;
+    for (const { epoch, place, attempt } of state.attempts) this.wait(this.epochs.get(epoch)!, place, attempt);
   }
 
   private get length(): number {
     return this.options.promptIds.length;
   }
 
-  /** The epoch that the next fresh prompt comes from; begins one where needed. */
-  private openEpoch(): number | null {
-    for (const [number, epoch] of this.epochs) if (epoch.cursor < this.length) return number;
-    if (this.lastEpoch + 1 >= this.options.epochs) return null;
-    const number = this.lastEpoch + 1;
-    this.beginEpoch(number);
-    return number;
+  /** Of the next fresh prompt; begins one where needed. */
+  private openEpoch(): Epoch | null {
+    for (const epoch of this.epochs.values()) if (epoch.places.size < this.length) return epoch;
+    const isLast = this.length === 0 || this.lastEpoch + 1 >= this.options.epochs;
+    return isLast ? null : this.beginEpoch(this.lastEpoch + 1);
   }
 
   private beginEpoch(number: number): Epoch {
-    const epoch = new Epoch(epochOrder(this.length, this.options.seed, number, this.options.mixture));
+    const order = epochOrder(this.length, this.options.seed, number, this.options.mixture);
+    const epoch = { number, order, places: new Map<number, Place>(), consumed: 0 };
     this.epochs.set(number, epoch);
     this.lastEpoch = number;
     return epoch;
   }
 
-  private handOut(number: number, place: number, attempt: number): Prompt {
-    const epoch = this.epochs.get(number)!;
+  private handOut(epoch: Epoch, place: number, attempt: number): Prompt {
     epoch.places.set(place, { state: "out", attempt });
-    while (epoch.places.has(epoch.cursor)) epoch.cursor++;
     const index = epoch.order[place]!;
-    return { epoch: number, index, promptId: this.options.promptIds[index]!, attempt };
+    return { epoch: epoch.number, index, promptId: this.options.promptIds[index]!, attempt };
+  }
+
+  private wait(epoch: Epoch, place: number, attempt: number): void {
+    epoch.places.set(place, { state: "waiting", attempt });
+    this.waiting.push({ epoch, place });
+  }
+
+  private settle(epoch: Epoch, place: number): void {
+    epoch.places.set(place, { state: "consumed", attempt: 0 });
+    epoch.consumed++;
   }
 
   private placeOut(prompt: Prompt): { epoch: Epoch; place: number } {
@@ -264,14 +252,6 @@ export class PromptQueue {
       throw new Error(`prompt ${prompt.promptId} of epoch ${prompt.epoch} is not out`);
     }
     return { epoch, place };
-  }
-
-  /** From the oldest on: a later one that is done would else begin anew after a resume. */
-  private forgetConsumed(): void {
-    for (const [number, epoch] of this.epochs) {
-      if (epoch.consumedCount < this.length) return;
-      this.epochs.delete(number);
-    }
   }
 }
 

@@ -1,17 +1,16 @@
 /**
- * Rotary embeddings of every kind as plain numbers, so that the native core knows no kinds.
- * Source: `modeling_rope_utils.py` of transformers 5.24.
+ * Rotary embeddings of every kind as plain numbers: the native core knows no kinds. Source: `modeling_rope_utils.py` of
+ * transformers 5.24.
  */
 import { type Config, positive, unsupported } from "./config-json.ts";
 
 export interface Rope {
   /** `[headDim / 2]` float32 radians a position. */
   inverseFrequencies: number[];
-  /** Multiplies cosines and sines. */
   ropeScale: number;
 }
 
-/** Those of default rotary embeddings, pair i at index i. */
+/** `frequencies` as by default, pair i at index i. */
 interface Base {
   parameters: Config;
   theta: number;
@@ -49,7 +48,7 @@ export function readRope(config: Config, headDim: number, file: string): Rope {
   return { inverseFrequencies: inverseFrequencies.map(Math.fround), ropeScale };
 }
 
-/** Long wavelengths are stretched by `factor`, short ones kept, those between blended. */
+/** Long wavelengths are stretched, short ones kept, those between blended. */
 function llama3({ parameters, frequencies, file }: Base): Rope {
   const [factor, low, high, original] = [
     "factor",
@@ -67,7 +66,7 @@ function llama3({ parameters, frequencies, file }: Base): Rope {
   return { inverseFrequencies, ropeScale: 1 };
 }
 
-/** YaRN, arXiv 2309.00071: pairs that turn often in the original context are kept, those that turn little stretched. */
+/** YaRN, arXiv 2309.00071: pairs that turn often in the original context are kept, others stretched. */
 function yarn({ parameters, theta, frequencies, file }: Base): Rope {
   const original = positive(parameters, "original_max_position_embeddings", file);
   const ratio = parameters.factor ?? positive(parameters, "longest", file) / original;
@@ -94,7 +93,7 @@ function yarnScale(parameters: Config, factor: number): number {
   return mscale && all ? scale(Number(mscale)) / scale(Number(all)) : scale(1);
 }
 
-/** 0 and null stand for the default, as in transformers. */
+/** 0 and null: the default, as in transformers. */
 function optional(parameters: Config, key: string, otherwise: number): number {
   return Number(parameters[key] || otherwise);
 }

@@ -1,28 +1,14 @@
-/**
- * Headers of safetensors files: 8 bytes of length (little-endian), JSON, then the tensors' bytes. Only headers pass
- * through here; the native core maps the bytes.
- */
+/** Headers of safetensors files: 8 bytes of length (little-endian), then JSON. The native core maps the tensors. */
 import { closeSync, fstatSync, openSync, readSync } from "node:fs";
-import { messageOf, usageError } from "../errors.ts";
+import { fileError, messageOf } from "../errors.ts";
+import { isObject } from "./config-json.ts";
 
-/** Bytes of one element, for every dtype that can lie in a file. */
-const dtypeBytes: Record<string, number> = {
-  F64: 8,
-  F32: 4,
-  F16: 2,
-  BF16: 2,
-  I64: 8,
-  U64: 8,
-  I32: 4,
-  U32: 4,
-  I16: 2,
-  U16: 2,
-  I8: 1,
-  U8: 1,
-  BOOL: 1,
-  F8_E4M3: 1,
-  F8_E5M2: 1,
-};
+const dtypes = new Set("F64 F32 F16 BF16 I64 U64 I32 U32 I16 U16 I8 U8 BOOL F8_E4M3 F8_E5M2".split(" "));
+
+/** Of one element: its name tells the bits, but for BOOL (a byte). */
+function bytesOf(dtype: string): number {
+  return Number(/\d+/.exec(dtype)?.[0] ?? 8) / 8;
+}
 
 /** The format's own limit. */
 const maxHeaderBytes = 100_000_000;
@@ -31,26 +17,24 @@ export interface SafetensorsEntry {
   name: string;
   dtype: string;
   shape: number[];
-  /** From the file's start. */
+  /** From the file's start, as `dataOffset`. */
   offset: number;
   bytes: number;
 }
 
 export interface SafetensorsHeader {
   metadata: Record<string, string>;
-  /** In the order of the header. */
   entries: SafetensorsEntry[];
-  /** Where the tensors' bytes begin, from the file's start. */
   dataOffset: number;
 }
 
-/** Reads and checks a file's header: every byte after it belongs to exactly one tensor. */
+/** Every byte after it must belong to exactly one tensor. */
 export function readSafetensorsHeader(file: string): SafetensorsHeader {
   const { json, dataOffset, fileBytes } = readHeaderText(file);
   let parsed: Record<string, unknown>;
   try {
     parsed = JSON.parse(json);
-    if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed)) throw new Error("it is not an object");
+    if (!isObject(parsed)) throw new Error("it is not an object");
   } catch (error) {
     throw broken(file, `its header is not JSON: ${messageOf(error)}`);
   }
@@ -86,9 +70,8 @@ function readEntry(file: string, name: string, value: unknown, dataOffset: numbe
     throw broken(file, `tensor ${name} has no proper dtype, shape and data_offsets`);
   }
   const [begin, end] = range as [number, number];
-  const element = dtypeBytes[dtype];
-  if (element === undefined) throw broken(file, `tensor ${name} has the unknown dtype ${dtype}`);
-  const bytes = shape.reduce((product, size) => product * size, element);
+  if (!dtypes.has(dtype)) throw broken(file, `tensor ${name} has the unknown dtype ${dtype}`);
+  const bytes = shape.reduce((product, size) => product * size, bytesOf(dtype));
   if (end - begin !== bytes) {
     throw broken(file, `tensor ${name} spans ${end - begin} bytes; ${dtype} [${shape.join(", ")}] takes ${bytes}`);
   }
@@ -110,10 +93,10 @@ function checkLayout(file: string, entries: SafetensorsEntry[], dataOffset: numb
 }
 
 function broken(file: string, why: string) {
-  return usageError(`this safetensors file is broken: ${why}`, { position: { file }, fix: "fetch or write it again" });
+  return fileError(file, `this safetensors file is broken: ${why}`, "fetch or write it again");
 }
 
-/** Header of a file that holds these tensors as float32 in this order; its length is a multiple of 8. */
+/** For float32 tensors in this order; its length is a multiple of 8. */
 export function buildSafetensorsHeader(
   tensors: { name: string; shape: number[] }[],
   metadata: Record<string, string>,
@@ -121,7 +104,7 @@ export function buildSafetensorsHeader(
   const header: Record<string, unknown> = { __metadata__: metadata };
   let begin = 0;
   for (const { name, shape } of tensors) {
-    const end = begin + shape.reduce((product, size) => product * size, dtypeBytes.F32!);
+    const end = begin + shape.reduce((product, size) => product * size, 4);
     header[name] = { dtype: "F32", shape, data_offsets: [begin, end] };
     begin = end;
   }

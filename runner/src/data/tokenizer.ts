@@ -2,47 +2,38 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Tokenizer as NativeTokenizer } from "tokenizers";
 import type { Message } from "../agents/types.ts";
-import { messageOf, usageError } from "../errors.ts";
+import { fileError, messageOf } from "../errors.ts";
 import { ChatTemplate, type RenderOptions } from "./chat-template.ts";
+import { type Config, readConfig } from "./config-json.ts";
 
 export interface TokenizerOptions {
-  /** A Jinja file in place of the folder's own template. */
+  /** A Jinja file in place of the folder's. */
   chatTemplate?: string | null;
-  /** The model's (`ModelFolder.eosTokenIds`), beside the tokenizer's own. */
+  /** The model's, beside the tokenizer's own. */
   eosTokenIds?: number[];
 }
 
-type Json = Record<string, unknown>;
-
-/** Tokenizer and chat template of a Hugging Face folder, with the ids that `transformers` gives. */
+/** Tokenizer and chat template of a Hugging Face folder; ids as by `transformers`. */
 export class Tokenizer {
-  readonly folder: string;
   readonly vocabSize: number;
   readonly bosTokenId: number | null;
   readonly eosTokenIds: number[];
+  readonly chatTemplate: string;
   private readonly native: NativeTokenizer;
   private readonly template: ChatTemplate;
-  private readonly specialIds: Set<number>;
   private addsBos = false;
-  /** Ids that end a sampled turn: end of sequence, and what the template closes an assistant's turn with. */
+  /** End of sequence, and what the template closes an assistant's turn with. */
   stopTokenIds: number[] = [];
 
-  private constructor(
-    folder: string,
-    native: NativeTokenizer,
-    config: Json,
-    options: TokenizerOptions,
-    special: number[],
-  ) {
-    this.folder = folder;
+  private constructor(folder: string, native: NativeTokenizer, config: Config, options: TokenizerOptions) {
     this.native = native;
     this.vocabSize = native.getVocabSize(true);
-    this.specialIds = new Set(special);
     const texts = specialTexts(config);
     this.bosTokenId = texts.bos_token === undefined ? null : this.idOf(texts.bos_token);
     const eos = texts.eos_token === undefined ? null : this.idOf(texts.eos_token);
     this.eosTokenIds = [...new Set([...(options.eosTokenIds ?? []), ...(eos === null ? [] : [eos])])];
     const { source, where } = findTemplate(folder, config, options.chatTemplate);
+    this.chatTemplate = source;
     this.template = new ChatTemplate(source, where, texts);
   }
 
@@ -51,26 +42,28 @@ export class Tokenizer {
     if (!existsSync(file)) {
       const what = existsSync(folder) ? "this folder has no tokenizer.json" : "this tokenizer folder does not exist";
       const fix = "save the tokenizer with transformers' save_pretrained, which writes tokenizer.json";
-      throw usageError(what, { position: { file: folder }, fix });
+      throw fileError(folder, what, fix);
     }
     const { Tokenizer: Native } = await import("tokenizers");
     const text = readFileSync(file, "utf8");
-    const [native, special] = guarded(
-      file,
-      () => [Native.fromString(text), specialTokenIds(JSON.parse(text))] as const,
-    );
+    let native: NativeTokenizer;
+    let special: Set<number>;
+    try {
+      native = Native.fromString(text);
+      special = specialTokenIds(JSON.parse(text));
+    } catch (error) {
+      throw fileError(file, `this file cannot be read: ${messageOf(error)}`);
+    }
     native.disablePadding();
     native.disableTruncation();
     const configFile = join(folder, "tokenizer_config.json");
-    const config = existsSync(configFile)
-      ? guarded(configFile, () => JSON.parse(readFileSync(configFile, "utf8")))
-      : {};
-    const tokenizer = new Tokenizer(folder, native, config, options, special);
-    await tokenizer.inspect(config);
+    const config = existsSync(configFile) ? readConfig(configFile) : {};
+    const tokenizer = new Tokenizer(folder, native, config, options);
+    await tokenizer.inspect(config, special);
     return tokenizer;
   }
 
-  /** Special tokens in the text become their ids; none is added. */
+  /** Special tokens in the text become ids; none is added. */
   async encode(text: string): Promise<number[]> {
     if (text === "") return [];
     return (await this.native.encode(text, null, { addSpecialTokens: false })).getIds();
@@ -81,7 +74,6 @@ export class Tokenizer {
     return encodings.map((encoding) => encoding.getIds());
   }
 
-  /** Special tokens are kept, unless they are to be skipped. */
   decode(ids: number[]): Promise<string> {
     return this.native.decode(ids, false);
   }
@@ -102,7 +94,7 @@ export class Tokenizer {
     return this.template.render(messages, options);
   }
 
-  /** A conversation rendered from its start. Exactly one BOS, whether the template writes it or not. */
+  /** Exactly one BOS, whether the template writes it or not. */
   async encodeRendered(text: string): Promise<number[]> {
     return this.withOneBos(await this.encode(text));
   }
@@ -117,20 +109,21 @@ export class Tokenizer {
     return [this.bosTokenId, ...ids.slice(first < 0 ? ids.length : first)];
   }
 
-  /** The one path from messages to ids: demonstrations, prompts, and eval take it. */
+  /** The one path from messages to ids. */
   encodeChat(messages: Message[], options?: RenderOptions): Promise<number[]> {
     return this.encodeRendered(this.renderChat(messages, options));
   }
 
-  private async inspect(config: Json): Promise<void> {
+  private async inspect(config: Config, special: ReadonlySet<number>): Promise<void> {
     const empty = (await this.native.encode("", null, { addSpecialTokens: true })).getIds();
     this.addsBos = this.bosTokenId !== null && Boolean(config.add_bos_token ?? empty[0] === this.bosTokenId);
-    const closer = await this.findTurnCloser();
-    this.stopTokenIds = [...new Set([...this.eosTokenIds, ...(closer === null ? [] : [closer])])];
+    const next = await this.afterReply();
+    const closers = next !== undefined && special.has(next) ? [next] : [];
+    this.stopTokenIds = [...new Set([...this.eosTokenIds, ...closers])];
   }
 
-  /** The special token that the template writes right after an assistant's text. */
-  private async findTurnCloser(): Promise<number | null> {
+  /** What the template writes right after an assistant's text. */
+  private async afterReply(): Promise<number | undefined> {
     const reply = "molt-probe";
     const messages: Message[] = [
       { role: "user", content: "a" },
@@ -138,27 +131,18 @@ export class Tokenizer {
     ];
     const rendered = this.renderChat(messages);
     const after = rendered.slice(rendered.lastIndexOf(reply) + reply.length);
-    const [first] = rendered.includes(reply) ? await this.encode(after) : [];
-    return first !== undefined && this.specialIds.has(first) ? first : null;
+    return rendered.includes(reply) ? (await this.encode(after))[0] : undefined;
   }
 }
 
-function guarded<T>(file: string, read: () => T): T {
-  try {
-    return read();
-  } catch (error) {
-    throw usageError(`this file cannot be read: ${messageOf(error)}`, { position: { file } });
-  }
+function specialTokenIds({ added_tokens: added }: { added_tokens?: { id: number; special: boolean }[] }): Set<number> {
+  return new Set((added ?? []).filter(({ special }) => special).map(({ id }) => id));
 }
 
-function specialTokenIds({ added_tokens: added }: { added_tokens?: { id: number; special: boolean }[] }): number[] {
-  return (added ?? []).filter(({ special }) => special).map(({ id }) => id);
-}
-
-/** `bos_token`, `eos_token`, …: a text, or an object that holds it. */
-function specialTexts(config: Json): Record<string, string> {
+/** `bos_token`, …: a text, or an object that holds it. */
+function specialTexts(config: Config): Record<string, string> {
   const texts = Object.entries(config).flatMap(([key, value]) => {
-    const text = typeof value === "object" && value !== null ? (value as Json).content : value;
+    const text = typeof value === "object" && value !== null ? (value as Config).content : value;
     return key.endsWith("_token") && typeof text === "string" ? [[key, text] as const] : [];
   });
   return Object.fromEntries(texts);
@@ -166,12 +150,12 @@ function specialTexts(config: Json): Record<string, string> {
 
 function findTemplate(
   folder: string,
-  config: Json,
+  config: Config,
   override: string | null | undefined,
 ): { source: string; where: string } {
   if (override) {
     if (!statSync(override, { throwIfNoEntry: false })?.isFile()) {
-      throw usageError("data.chat_template: this file does not exist", { position: { file: override } });
+      throw fileError(override, "data.chat_template: this file does not exist");
     }
     return { source: readFileSync(override, "utf8"), where: override };
   }
@@ -182,8 +166,9 @@ function findTemplate(
     ? config.chat_template.find(({ name }: { name?: string }) => name === "default")?.template
     : config.chat_template;
   if (typeof named === "string") return { source: named, where };
-  throw usageError("this tokenizer has no chat template", {
-    position: { file: folder },
-    fix: "name a Jinja file with data.chat_template, or take the folder of an instruction-tuned model",
-  });
+  throw fileError(
+    folder,
+    "this tokenizer has no chat template",
+    "name a Jinja file with data.chat_template, or take the folder of an instruction-tuned model",
+  );
 }

@@ -1,6 +1,6 @@
 import { isUtf8 } from "node:buffer";
 
-/** Bytes that are no text; `line`, from 1, is the first that is not UTF-8. */
+/** `line`, from 1, is the first that is not UTF-8. */
 export class Utf8Error extends Error {
   readonly line: number;
   constructor(line: number) {
@@ -9,7 +9,7 @@ export class Utf8Error extends Error {
   }
 }
 
-/** Strict, unlike `Buffer.toString`, which puts U+FFFD in place of what it cannot read. */
+/** Strict, where `Buffer.toString` puts U+FFFD. */
 export function decodeUtf8(bytes: Buffer): string {
   if (isUtf8(bytes)) return bytes.toString("utf8");
   let line = 1;

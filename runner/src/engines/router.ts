@@ -1,6 +1,8 @@
-import { DeadlineError, deadlineMs } from "../deadline.ts";
+import { withDeadline } from "../deadline.ts";
+import { type Deferred, deferred } from "../deferred.ts";
 import { RunnerError } from "../errors.ts";
-import type { EngineLease, Router } from "./types.ts";
+import { indented } from "../lists.ts";
+import type { EngineLease } from "./types.ts";
 
 interface Engine {
   id: number;
@@ -11,20 +13,18 @@ interface Engine {
   served: number;
 }
 
-interface Waiter {
+interface Waiter extends Deferred<EngineLease> {
   sessionId: string;
-  grant: (lease: EngineLease) => void;
-  fail: (error: unknown) => void;
 }
 
-/** Sessions remembered; the longest unused ones are forgotten first and would be placed anew. */
+/** Sessions remembered; the longest unused are forgotten first. */
 const maxPins = 65_536;
 
 /**
- * Which engine serves a session's next request. A session is placed on the least loaded engine and stays there. While
- * held, requests wait in order and go on in that order. Only decides: request bodies never pass through.
+ * Places a session on the least loaded engine, where it stays. While held, requests wait in order. Request bodies never
+ * pass through.
  */
-export class EngineRouter implements Router {
+export class EngineRouter {
   private readonly engines = new Map<number, Engine>();
   private readonly pins = new Map<string, number>();
   private readonly waiting = new Set<Waiter>();
@@ -33,14 +33,14 @@ export class EngineRouter implements Router {
   private held = false;
   private nextId = 0;
 
-  /** Ids count from 0 and are never used again. */
+  /** From 0, never used again. */
   add(url: string): number {
     const id = this.nextId++;
     this.engines.set(id, { id, url, active: 0, served: 0 });
     return id;
   }
 
-  /** Its sessions move to other engines at their next request; its leases no longer count. */
+  /** Its sessions move at their next request; its leases no longer count. */
   remove(engine: number, reason: string): void {
     const removed = this.engines.get(engine);
     if (!removed) return;
@@ -48,65 +48,51 @@ export class EngineRouter implements Router {
     this.losses.push(`engine ${engine} (${removed.url}): ${reason}`);
     for (const [session, pinned] of this.pins) if (pinned === engine) this.pins.delete(session);
     if (this.engines.size === 0) {
-      for (const waiter of this.waiting) waiter.fail(this.nobodyLeft());
+      for (const { reject } of this.waiting) reject(this.nobodyLeft());
       this.waiting.clear();
     }
     this.wakeDrained();
   }
 
-  acquire(sessionId: string, timeoutSeconds: number, signal?: AbortSignal): Promise<EngineLease> {
-    if (signal?.aborted) return Promise.reject(signal.reason);
-    if (this.engines.size === 0) return Promise.reject(this.nobodyLeft());
-    if (!this.held) return Promise.resolve(this.grant(sessionId));
-    return new Promise((resolve, reject) => {
-      const settle = () => {
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", onAbort);
-        this.waiting.delete(waiter);
-      };
-      const fail = (error: unknown) => {
-        settle();
-        reject(error);
-      };
-      const grant = (lease: EngineLease) => {
-        settle();
-        resolve(lease);
-      };
-      const waiter: Waiter = { sessionId, grant, fail };
-      const onAbort = () => fail(signal?.reason);
-      const late = () => fail(new DeadlineError(`waited ${timeoutSeconds} s for an engine: held by a weight sync`));
-      const timer = setTimeout(late, deadlineMs(timeoutSeconds));
-      signal?.addEventListener("abort", onAbort);
-      this.waiting.add(waiter);
-    });
+  /** Waits while held; rejects at `timeoutSeconds` or on abort. */
+  async acquire(sessionId: string, timeoutSeconds: number, signal?: AbortSignal): Promise<EngineLease> {
+    signal?.throwIfAborted();
+    if (this.engines.size === 0) throw this.nobodyLeft();
+    if (!this.held) return this.grant(sessionId);
+    const waiter = { sessionId, ...deferred<EngineLease>() };
+    this.waiting.add(waiter);
+    const onAbort = () => {
+      // At once: a lease must not go to somebody who has left.
+      this.waiting.delete(waiter);
+      waiter.reject(signal?.reason);
+    };
+    signal?.addEventListener("abort", onAbort);
+    try {
+      return await withDeadline(waiter.promise, timeoutSeconds, "an engine: held by a weight sync");
+    } finally {
+      this.waiting.delete(waiter);
+      signal?.removeEventListener("abort", onAbort);
+    }
   }
 
-  /** From now on requests wait. */
   hold(): void {
     this.held = true;
   }
 
   release(): void {
     this.held = false;
-    for (const waiter of [...this.waiting]) waiter.grant(this.grant(waiter.sessionId));
+    const waiting = [...this.waiting];
+    this.waiting.clear();
+    for (const { sessionId, resolve } of waiting) resolve(this.grant(sessionId));
   }
 
-  /** Resolves when no lease is out. */
   async drained(deadlineSeconds: number): Promise<void> {
     if (this.active() === 0) return;
-    await new Promise<void>((resolve, reject) => {
-      const done = () => {
-        clearTimeout(timer);
-        this.drainWaiters.delete(done);
-        resolve();
-      };
-      const timer = setTimeout(() => {
-        this.drainWaiters.delete(done);
-        const where = this.counters().flatMap(({ engine, active }) => (active ? `${active} on engine ${engine}` : []));
-        reject(new DeadlineError(`waited ${deadlineSeconds} s for running requests to end: ${where.join(", ")}`));
-      }, deadlineMs(deadlineSeconds));
-      this.drainWaiters.add(done);
-    });
+    const { promise, resolve } = deferred();
+    this.drainWaiters.add(resolve);
+    const where = () =>
+      this.counters().flatMap(({ engine, active }) => (active ? `${active} on engine ${engine}` : []));
+    await withDeadline(promise, deadlineSeconds, () => `running requests to end: ${where().join(", ")}`);
   }
 
   alive(): { engine: number; url: string }[] {
@@ -117,7 +103,6 @@ export class EngineRouter implements Router {
     return [...this.engines.values()].map(({ id, url, active, served }) => ({ engine: id, url, active, served }));
   }
 
-  /** Requests that wait for a held router. */
   get waitingCount(): number {
     return this.waiting.size;
   }
@@ -130,7 +115,7 @@ export class EngineRouter implements Router {
 
   private grant(sessionId: string): EngineLease {
     const engine = this.engines.get(this.pins.get(sessionId) ?? -1) ?? this.leastLoaded();
-    // Set again, so that the map's order is from the longest unused.
+    // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
     this.pins.set(sessionId, engine.id);
     if (this.pins.size > maxPins) this.pins.delete(this.pins.keys().next().value!);
@@ -154,10 +139,12 @@ export class EngineRouter implements Router {
   }
 
   private wakeDrained(): void {
-    if (this.active() === 0) for (const done of [...this.drainWaiters]) done();
+    if (this.active() > 0) return;
+    for (const done of this.drainWaiters) done();
+    this.drainWaiters.clear();
   }
 
   private nobodyLeft(): RunnerError {
-    return new RunnerError(`no engine is left${this.losses.map((loss) => `\n    ${loss}`).join("")}`);
+    return new RunnerError(`no engine is left${indented(this.losses)}`);
   }
 }

@@ -1,6 +1,7 @@
 import type { StopReason } from "../agents/types.ts";
+import type { EngineRouter } from "./router.ts";
 
-/** Sampling of one request. In training only `temperature` touches the logits; eval is free. */
+/** In training only `temperature` touches the logits. */
 export interface SamplingParams {
   temperature: number;
   topP: number;
@@ -8,6 +9,8 @@ export interface SamplingParams {
   maxTokens: number;
   stopTokenIds: number[];
   seed: number;
+  /** The one that was met stays in the ids. */
+  stop?: string[];
 }
 
 export interface GenerateRequest {
@@ -16,23 +19,21 @@ export interface GenerateRequest {
   sampling: SamplingParams;
 }
 
-/** One length for the three arrays. `versions` is the policy version that sampled each token. */
+/** Three arrays of one length. `versions`: the policy version that sampled each token. */
 export interface GenerateResult {
   tokenIds: number[];
   logprobs: number[];
   versions: number[];
   stop: Extract<StopReason, "stop" | "length" | "abort">;
+  stopString?: string;
 }
 
-/** An engine to send one request to; `release` when its answer is complete, whatever the answer. */
+/** For one request; `release` when it has ended, however. */
 export interface EngineLease {
   url: string;
   engine: number;
   release(): void;
 }
 
-/** Decides which engine serves a session's next request, and holds requests while weights change. */
-export interface Router {
-  /** Waits while the engines are held; rejects at `timeoutSeconds` or on abort. One session stays on one engine. */
-  acquire(sessionId: string, timeoutSeconds: number, signal?: AbortSignal): Promise<EngineLease>;
-}
+/** In an agent's thread it asks the controller's. */
+export type Router = Pick<EngineRouter, "acquire">;

@@ -2,55 +2,43 @@ import { randomBytes } from "node:crypto";
 import type { UnitDescription } from "molt-native";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
+import { indented } from "../lists.ts";
 import { freePort } from "../trainer/free-port.ts";
 import type { RankGroup } from "../trainer/handle.ts";
 import type { CallOptions, EngineClient, UpdateInfo } from "./client.ts";
-import type { EngineRouter } from "./router.ts";
+import type { EngineFleet } from "./fleet.ts";
 
-/** The engines of a run, as a sync sees them. */
-export interface SyncTarget {
-  readonly router: EngineRouter;
-  readonly client: EngineClient;
-  /** The group that the last sync left connected. */
-  transfer: TransferGroup | null;
-  /** Takes an engine that failed out of the router, and ends it where it is ours. */
-  drop(engine: number, reason: string): Promise<void>;
-}
+export type SyncTarget = Pick<EngineFleet, "router" | "client" | "transfer" | "drop">;
 
-/** The trainer's ranks, as a sync sees them: rank 0 speaks to the engines, the others take part in gathering. */
+/** Rank 0 speaks to the engines, the others take part in gathering. */
 export type SyncRanks = Pick<RankGroup, "all">;
 
-/** Disposable: made for one membership, thrown away at any change of it and after any failure. */
+/** For one membership, thrown away at any change of it and after any failure. */
 export interface TransferGroup {
-  prefix: string;
   engines: number[];
 }
 
 export interface SyncOptions {
   fleet: SyncTarget;
   ranks: SyncRanks;
-  /** Name, shape and order of what is sent. */
   units: UnitDescription[];
   version: number;
-  /** What happens to running requests (`train.partial_rollout`): `wait` holds new ones until these have ended. */
+  /** `train.partial_rollout`: `wait` holds new requests until running ones have ended. */
   inFlight: "wait";
   /** For running requests to end. */
   drainSeconds: number;
-  /** For one attempt at the transfer; a sync takes at most one attempt, and one more an engine. */
+  /** For one attempt; a sync makes one, then at most one an engine. */
   deadlineSeconds: number;
-  /** Where engines reach the trainer's rank 0. */
-  host?: string;
   log: (line: string) => void;
 }
 
 export interface SyncResult {
   checksum: string;
-  /** Engines that are at the new version. */
   engines: number;
   seconds: number;
 }
 
-/** For a call that moves no weights: an engine that is silent for longer is of no use. */
+/** For calls that move no weights. */
 const controlSeconds = 30;
 
 interface Engine {
@@ -59,27 +47,23 @@ interface Engine {
 }
 
 /**
- * Brings every engine to `version`, verified by checksum. Requests are held and drain first. When an attempt with all
- * engines fails, each engine is tried once more by itself over a group of its own, which tells the faulty one: that is
- * dropped. Rejects when none is left. No engine that still serves is left paused or at another version.
+ * Brings every engine to `version`, verified by checksum, once running requests have drained. When an attempt with all
+ * engines fails, each is tried once more by itself, and a faulty one dropped. Rejects when none is left. No engine that
+ * still serves is left paused or at another version.
  */
 export async function syncWeights(options: SyncOptions): Promise<SyncResult> {
-  const { fleet, inFlight, drainSeconds, version, log } = options;
+  const { inFlight, drainSeconds, version, log } = options;
+  const { router } = options.fleet;
   const started = performance.now();
-  const { router } = fleet;
   router.hold();
   try {
     if (inFlight === "wait") await router.drained(drainSeconds);
     const engines = router.alive();
-    let checksum: string;
-    try {
-      checksum = await attempt(options, engines);
-    } catch (error) {
+    const checksum = await attempt(options, engines).catch((error) => {
       log(`weight sync to version ${version} failed, trying each engine by itself: ${messageOf(error)}`);
-      checksum = await tryEach(options, engines);
-    }
-    const seconds = (performance.now() - started) / 1000;
-    return { checksum, engines: router.alive().length, seconds };
+      return tryEach(options, engines);
+    });
+    return { checksum, engines: router.alive().length, seconds: (performance.now() - started) / 1000 };
   } finally {
     router.release();
   }
@@ -99,10 +83,10 @@ async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string>
     }
   }
   if (checksum !== null) return checksum;
-  throw new RunnerError(`weight sync to version ${version} failed on every engine:\n    ${failures.join("\n    ")}`);
+  throw new RunnerError(`weight sync to version ${version} failed on every engine:${indented(failures)}`);
 }
 
-/** One transfer to `engines`, all or nothing. Whatever happens, they are told to resume and the trainer is idle. */
+/** All or nothing. Whatever happens, engines are told to resume and the trainer is idle. */
 async function attempt(options: SyncOptions, engines: Engine[]): Promise<string> {
   const { fleet, ranks, version, deadlineSeconds } = options;
   const { client } = fleet;
@@ -130,9 +114,10 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
   }
 }
 
-/** Gloo's deadline is half an attempt's, so that its reason arrives before the attempt's deadline. */
+/** Gloo's deadline is half an attempt's, so that its reason arrives first. */
 async function ensureGroup(options: SyncOptions, engines: Engine[], call: () => CallOptions): Promise<void> {
-  const { fleet, ranks, deadlineSeconds, host = "127.0.0.1" } = options;
+  const { fleet, ranks, deadlineSeconds } = options;
+  const host = "127.0.0.1";
   const ids = engines.map(({ engine }) => engine);
   if (String(fleet.transfer?.engines) === String(ids)) return;
   await disconnect(options);
@@ -142,28 +127,17 @@ async function ensureGroup(options: SyncOptions, engines: Engine[], call: () => 
   const timeoutSeconds = deadlineSeconds / 2;
   const timeoutMs = deadlineMs(timeoutSeconds);
   const connecting = ranks.all("connectEngines", { host, port, worldSize, prefix, timeoutMs });
-  const joining = engines.map(({ url }, index) =>
-    fleet.client.initWeightTransfer(
-      url,
-      {
-        master_address: host,
-        master_port: port,
-        rank_offset: index + 1,
-        world_size: worldSize,
-        backend: "c10d",
-        prefix,
-        timeout_seconds: timeoutSeconds,
-      },
-      call(),
-    ),
-  );
+  const store = { master_address: host, master_port: port, world_size: worldSize, backend: "c10d", prefix } as const;
+  const joining = engines.map(({ url }, index) => {
+    const place = { ...store, rank_offset: index + 1, timeout_seconds: timeoutSeconds };
+    return fleet.client.initWeightTransfer(url, place, call());
+  });
   const trainerJoins = withDeadline(connecting, call().timeoutSeconds, "the trainer to join the transfer group");
-  // Set before it is known to stand: a half-built group must be taken down as well.
-  fleet.transfer = { prefix, engines: ids };
+  // Before it stands: a half-built group must be taken down as well.
+  fleet.transfer = { engines: ids };
   await allOf<unknown>([trainerJoins, ...joining]);
 }
 
-/** Checks what the engine says it now holds. */
 async function finish(client: EngineClient, { url }: Engine, version: number, sent: string, options: CallOptions) {
   const held = await client.finishWeightUpdate(url, version, options);
   if (held !== sent) {
@@ -175,7 +149,7 @@ async function finish(client: EngineClient, { url }: Engine, version: number, se
   }
 }
 
-/** After a failure: no group, nobody paused. An engine that cannot resume is tried by itself next, and then dropped. */
+/** After a failure: no group, nobody paused. An engine that cannot resume fails its own attempt too. */
 async function abandon(options: SyncOptions, engines: Engine[]): Promise<void> {
   const timeoutSeconds = Math.min(options.deadlineSeconds, 5);
   await disconnect(options).catch((error) => options.log(`the transfer group did not close: ${messageOf(error)}`));
@@ -197,7 +171,7 @@ function describeUpdate(units: UnitDescription[]): UpdateInfo {
   };
 }
 
-/** Waits for all, so that nothing of a failed attempt is still under way; rejects with every reason. */
+/** Waits for all, so that nothing of a failed attempt goes on; rejects with every reason. */
 async function allOf<T>(work: Promise<T>[]): Promise<T[]> {
   const settled = await Promise.allSettled(work);
   const failures = settled.flatMap((result) => (result.status === "rejected" ? [messageOf(result.reason)] : []));

@@ -2,13 +2,13 @@ import { RunnerError } from "../errors.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 
 /**
- * vLLM's `/inference/v1/generate` as bytes: pure translation both ways. Both shapes of log-probabilities are read:
- * `token: "token_id:123"` (0.31 and older) and a numeric `token_id` (newer).
+ * vLLM's `/inference/v1/generate` as bytes. Log-probabilities of both shapes are read: `token: "token_id:123"` (0.31
+ * and older) and a numeric `token_id`.
  */
 
-/** Above it a log-probability is a fault, below it float32 rounding of 0. */
+/** A log-probability above it is a fault. */
 const roundingOfZero = 1e-6;
-/** vLLM clamps minus infinity to this. */
+/** vLLM's clamp of minus infinity. */
 const clampedInfinity = -9999;
 
 interface TokenLogprob {
@@ -27,15 +27,15 @@ interface GenerateReply {
   choices?: {
     token_ids?: number[];
     finish_reason?: string | null;
+    stop_reason?: string | number | null;
     logprobs?: { content?: TokenLogprob[] | null } | null;
     weight_versions?: VersionSpan[] | null;
   }[];
 }
 
-/** The answer, whose versions are null where the engine does not say which weights sampled each token. */
 export type ParsedGenerate = Omit<GenerateResult, "versions"> & { versions: number[] | null };
 
-/** Built by hand: ids as typed arrays are joined without a copy into an array of numbers. */
+/** Built by hand: typed arrays are joined without a copy. */
 export function encodeGenerate({ requestId, tokenIds, sampling }: GenerateRequest): string {
   const params = JSON.stringify({
     n: 1,
@@ -50,13 +50,14 @@ export function encodeGenerate({ requestId, tokenIds, sampling }: GenerateReques
     stop_token_ids: sampling.stopTokenIds,
     seed: sampling.seed,
     logprobs: 0,
-    detokenize: false,
+    ...(sampling.stop && { stop: sampling.stop }),
+    detokenize: sampling.stop !== undefined,
     skip_special_tokens: false,
   });
   return `{"request_id":${JSON.stringify(requestId)},"token_ids":[${tokenIds.join()}],"sampling_params":${params}}`;
 }
 
-/** Throws where the answer is not one whole choice whose ids and log-probabilities agree. No sentinel is data. */
+/** Throws unless it is one whole choice whose ids and log-probabilities agree. No sentinel is data. */
 export function parseGenerate(reply: unknown): ParsedGenerate {
   const choices = (reply as GenerateReply | null)?.choices;
   const choice = choices?.[0];
@@ -70,6 +71,7 @@ export function parseGenerate(reply: unknown): ParsedGenerate {
     logprobs: parseLogprobs(tokenIds, choice.logprobs?.content ?? []),
     versions: choice.weight_versions ? expandSpans(choice.weight_versions, tokenIds.length) : null,
     stop,
+    ...(typeof choice.stop_reason === "string" && { stopString: choice.stop_reason }),
   };
 }
 
@@ -102,7 +104,7 @@ function expandSpans(spans: VersionSpan[], length: number): number[] {
   return versions;
 }
 
-/** A policy version as engines carry it: a decimal string. */
+/** Engines carry it as a decimal string. */
 export function parseVersion(version: string): number {
   if (!/^\d+$/.test(version)) {
     throw bad(`weight version ${JSON.stringify(version)}, which is no policy version: nobody set it on this engine`);

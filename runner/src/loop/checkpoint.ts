@@ -9,7 +9,6 @@ import {
   readSync,
   renameSync,
   rmSync,
-  statSync,
 } from "node:fs";
 import { join } from "node:path";
 import type { Group } from "../agents/types.ts";
@@ -18,35 +17,33 @@ import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { syncPath, writeSynced } from "../files.ts";
 
-/** What the loop needs to go on, beside the ranks' shards. */
 export interface LoopState {
   format: 1;
   step: number;
   policyVersion: number;
-  /** Optimizer updates made: where the learning-rate schedule stands. */
   updates: number;
   skippedInARow: number;
-  /** The consumed frontier of the data and the attempts of what was given back (`PromptQueue.serialize`). */
+  /** Consumed places, and attempts given back. */
   prompts: PromptQueueState;
-  /** Finished groups that no batch has taken. */
   untrained: Group[];
   datasetFingerprint: string;
   worldSize: number;
 }
 
 interface Manifest {
+  /** Of the state, too. */
   format: 1;
   step: number;
   files: Record<string, { bytes: number; sha256: string }>;
 }
 
+const stateFile = "loop.msgpack";
 const directoryPattern = /^step-(\d{6,})$/;
-/** How a checkpoint's name ends until it is complete. */
 const partial = ".part";
 
 /**
- * Writes `checkpoints/step-N` aside, fsyncs, writes the manifest last, and renames: a directory of that name is
- * complete or is found out by its manifest. `saveShards` fills the directory with the ranks' files.
+ * Writes `checkpoints/step-N` aside, fsyncs, the manifest last, and renames: a directory of that name is complete, or
+ * its manifest tells. `saveShards` writes the ranks' files.
  */
 export async function saveCheckpoint(
   root: string,
@@ -59,12 +56,12 @@ export async function saveCheckpoint(
     rmSync(aside, { recursive: true, force: true });
     mkdirSync(aside, { recursive: true });
     await saveShards(aside);
-    writeSynced(join(aside, "loop.msgpack"), pack(state));
+    writeSynced(join(aside, stateFile), pack(state));
     const files = Object.fromEntries(readdirSync(aside).map((file) => [file, fingerprintFile(join(aside, file))]));
     const manifest: Manifest = { format: 1, step: state.step, files };
     writeSynced(join(aside, "manifest.json"), JSON.stringify(manifest, null, 2));
     syncPath(aside);
-    // One of this name can only be a broken one: a run goes on from its newest complete checkpoint.
+    // A broken one: a run goes on from its newest complete checkpoint.
     rmSync(final, { recursive: true, force: true });
     renameSync(aside, final);
     syncPath(root);
@@ -77,36 +74,33 @@ export async function saveCheckpoint(
   }
 }
 
-/** Takes away what saves that were broken off have left, as far as it can. Nobody may be saving. */
+/** Removes what broken-off saves left. Nobody may be saving. */
 export function removePartialCheckpoints(root: string): void {
   try {
     for (const name of readdirSync(root)) {
       if (name.endsWith(partial)) rmSync(join(root, name), { recursive: true, force: true });
     }
   } catch {
-    // There is no such folder, or a disk that fails: the reason why the save was broken off, which is told by it.
+    // No such folder, or a failing disk: then that broke off the save, which reports it.
   }
 }
 
-/** The newest complete checkpoint, with its state; what is broken is passed over, and named through `onBroken`. */
+/** The newest complete one; broken ones are passed over, and named through `onBroken`. */
 export function findCheckpoint(
   root: string,
   onBroken: (message: string) => void,
 ): { directory: string; state: LoopState } | null {
   for (const { name, directory } of listCheckpoints(root).reverse()) {
     const problem = verify(directory);
-    if (problem) {
-      onBroken(`checkpoint ${name} is passed over: ${problem}`);
-      continue;
-    }
-    return { directory, state: readState(directory) };
+    if (problem === null) return { directory, state: unpack(readFileSync(join(directory, stateFile))) as LoopState };
+    onBroken(`checkpoint ${name} is passed over: ${problem}`);
   }
   return null;
 }
 
 /**
- * Once `step` is saved, removes the oldest beyond `keep`; a directory that cannot be removed is named, not fatal. Those
- * above `step` were passed over when the run was resumed: they do not count, and stay until a save takes their name.
+ * After saving `step`, removes the oldest beyond `keep`; what cannot be removed is named, not fatal. Those above
+ * `step`, passed over by a resume, do not count, and stay until a save takes their name.
  */
 export function pruneCheckpoints(root: string, step: number, keep: number, onProblem: (message: string) => void): void {
   const all = listCheckpoints(root).filter((checkpoint) => checkpoint.step <= step);
@@ -114,7 +108,7 @@ export function pruneCheckpoints(root: string, step: number, keep: number, onPro
     try {
       rmSync(directory, { recursive: true });
     } catch (error) {
-      onProblem(`old checkpoint ${name} stays: ${(error as Error).message}`);
+      onProblem(`old checkpoint ${name} stays: ${messageOf(error)}`);
     }
   }
 }
@@ -149,21 +143,18 @@ function verify(directory: string): string | null {
   return null;
 }
 
-function readState(directory: string): LoopState {
-  const state = unpack(readFileSync(join(directory, "loop.msgpack"))) as LoopState;
-  if (state.format !== 1)
-    throw new RunnerError(`${directory}: loop state of format ${state.format}, this version reads 1`);
-  return state;
-}
-
 function fingerprintFile(path: string): { bytes: number; sha256: string } {
   const hash = createHash("sha256");
   const chunk = Buffer.alloc(1 << 20);
   const file = openSync(path, "r");
+  let bytes = 0;
   try {
-    for (let read = readSync(file, chunk); read > 0; read = readSync(file, chunk)) hash.update(chunk.subarray(0, read));
+    for (let read = readSync(file, chunk); read > 0; read = readSync(file, chunk)) {
+      hash.update(chunk.subarray(0, read));
+      bytes += read;
+    }
   } finally {
     closeSync(file);
   }
-  return { bytes: statSync(path).size, sha256: hash.digest("hex") };
+  return { bytes, sha256: hash.digest("hex") };
 }

@@ -8,16 +8,14 @@ export interface ConductOptions {
   directory: RunDirectory;
   log: EventLog;
   json: boolean;
-  /** Commands worth trying after this summary. */
   next: (summary: RunSummary) => string[];
 }
 
 type Outcome = "completed" | "interrupted";
 
 /**
- * The frame of every run: shows its events, turns signals into an interrupt (a second one ends the process at once, and
- * its children with it), closes the log and writes the summary whatever happens. Resolves with the exit code; a failure
- * is thrown on.
+ * The frame of every run: shows events, turns a signal into an interrupt (a second one ends all at once), closes the
+ * log and writes the summary whatever happens. Resolves with the exit code; failures are thrown on.
  */
 export async function conduct(
   { directory, log, json, next }: ConductOptions,
@@ -50,7 +48,7 @@ export async function conduct(
       log.emit({ type: "failed", message: messageOf(error) });
       end("failed");
     } catch {
-      // A full disk, which is then what ended the run: the first error is the one to tell.
+      // A full disk, which then ended the run: the first error counts.
       terminal.stop();
     }
     throw error;

@@ -1,17 +1,17 @@
 import type { AgentPool, RolloutSampling } from "../agents/pool.ts";
-import type { FailedRollout, Rollout, Row } from "../agents/types.ts";
+import type { FailedRollout, Row } from "../agents/types.ts";
+import { mean } from "../algorithms/advantages/estimator.ts";
 import { RunnerError } from "../errors.ts";
 
 export interface EvalProfile {
-  /** `accuracy` for the recipe's eval settings, `sampled` for the training temperature. */
+  /** `accuracy` by the recipe's eval settings, `sampled` at the training temperature. */
   metric: "accuracy" | "sampled";
   sampling: RolloutSampling;
   samplesPerPrompt: number;
 }
 
 /**
- * Runs the eval set once for each profile. A metric is the mean over prompts of the mean score over samples (pass@1);
- * failed rollouts are counted, not scored.
+ * A metric is the mean over prompts of the mean score over samples (pass@1); failed rollouts are counted, not scored.
  */
 export async function evaluate(
   rows: Row[],
@@ -30,7 +30,7 @@ export async function evaluate(
     const outcomes = await Promise.all(
       rows.map((row) => Promise.all(Array.from({ length: samplesPerPrompt }, (_, number) => sample(row, number)))),
     );
-    const scored = outcomes.map((samples) => samples.filter((one): one is Rollout => "segments" in one));
+    const scored = outcomes.map((samples) => samples.filter((one) => "segments" in one));
     const failed = outcomes.flat().filter((one): one is FailedRollout => !("segments" in one));
     metrics.failed = metrics.failed! + failed.length;
     const means = scored
@@ -44,8 +44,4 @@ export async function evaluate(
     metrics[metric] = mean(means);
   }
   return metrics;
-}
-
-function mean(values: number[]): number {
-  return values.reduce((total, value) => total + value, 0) / values.length;
 }

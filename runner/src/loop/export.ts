@@ -2,9 +2,22 @@ import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from "
 import { dirname, join } from "node:path";
 import { copyModelFiles } from "../data/model-folder.ts";
 import { syncPath } from "../files.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
 import type { RankGroup } from "../trainer/handle.ts";
+import { phase } from "./phase.ts";
+import type { RunOptions } from "./run-options.ts";
 
-/** Writes the policy as a Hugging Face folder: aside first, then in place of what was there. */
+/** The model trained from `source`, and a copy where the recipe wants one. */
+export function exportRun({ recipe, directory, log }: RunOptions, ranks: RankGroup, source: string): Promise<void> {
+  const target = directory.export;
+  const write = async () => {
+    await exportModel(ranks, source, target);
+    if (recipe.ckpt.output_dir) await copyExport(target, recipe.ckpt.output_dir);
+  };
+  return phase(log, "export", write, () => displayPath(target));
+}
+
+/** As a Hugging Face folder: aside first, then in place of what was there. */
 export async function exportModel(ranks: RankGroup, source: string, target: string): Promise<void> {
   await replaceDirectory(target, async (aside) => {
     copyModelFiles(source, aside);
@@ -12,7 +25,6 @@ export async function exportModel(ranks: RankGroup, source: string, target: stri
   });
 }
 
-/** A copy of an export elsewhere (`ckpt.output_dir`). */
 export async function copyExport(source: string, target: string): Promise<void> {
   await replaceDirectory(target, async (aside) => cpSync(source, aside, { recursive: true }));
 }
@@ -20,9 +32,13 @@ export async function copyExport(source: string, target: string): Promise<void> 
 async function replaceDirectory(target: string, fill: (aside: string) => Promise<void>): Promise<void> {
   const aside = `${target}.part`;
   const old = `${target}.old`;
+  const tidy = () => {
+    // What was there moves only for a moment: nobody is left with neither.
+    if (existsSync(old) && !existsSync(target)) renameSync(old, target);
+    for (const leftover of [aside, old]) rmSync(leftover, { recursive: true, force: true });
+  };
   mkdirSync(dirname(target), { recursive: true });
-  takeBack(old, target);
-  for (const leftover of [aside, old]) rmSync(leftover, { recursive: true, force: true });
+  tidy();
   mkdirSync(aside);
   try {
     await fill(aside);
@@ -31,17 +47,10 @@ async function replaceDirectory(target: string, fill: (aside: string) => Promise
     renameSync(aside, target);
     syncPath(dirname(target));
   } finally {
-    takeBack(old, target);
-    for (const leftover of [aside, old]) rmSync(leftover, { recursive: true, force: true });
+    tidy();
   }
 }
 
-/** What was there is moved away for a moment only: nobody is left with neither. */
-function takeBack(old: string, target: string): void {
-  if (existsSync(old) && !existsSync(target)) renameSync(old, target);
-}
-
-/** True where a whole export lies. */
 export function hasExport(directory: string): boolean {
   return existsSync(join(directory, "model.safetensors"));
 }

@@ -1,58 +1,53 @@
 /**
  * The asynchronous loop: four tasks around one buffer.
  *
- * | task     | consumes                   | produces                         | unblocked by                      |
- * |----------|----------------------------|----------------------------------|-----------------------------------|
- * | generate | prompts in a seeded order  | finished groups                  | a free slot and staleness room    |
- * | train    | a batch of B groups        | policy version v+1               | the buffer holding a batch        |
- * | sync     | version v+1                | every engine at v+1, verified    | the batch's end, evals drained    |
- * | eval     | the eval set, one version  | metrics                          | its cadence                       |
+ * | task | consumes | produces | unblocked by |
+ * |---|---|---|---|
+ * | generate | prompts in a seeded order | finished groups | a free slot and staleness room |
+ * | train | a batch of B groups | policy version v+1 | the buffer holding a batch |
+ * | sync | version v+1 | every engine at v+1, verified | the batch's end, evals drained |
+ * | eval | the eval set, one version | metrics | its cadence |
  *
  * What crosses processes is behind `LoopServices`; this file decides when.
  */
 import type { FailedRollout, Group, Rollout } from "../agents/types.ts";
+import { mean } from "../algorithms/advantages/estimator.ts";
 import type { Prompt, PromptQueue } from "../data/order.ts";
 import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
+import { failure } from "../deferred.ts";
+import type { SyncResult } from "../engines/weight-sync.ts";
 import { RunnerError } from "../errors.ts";
 import type { EventLog } from "../telemetry/log.ts";
+import type { TrainResult } from "../trainer/train-batch.ts";
 import { ageOf } from "./staleness.ts";
 import { WorkBuffer } from "./work-buffer.ts";
 
-export interface TrainOutcome {
-  metrics: Record<string, number>;
-  /** Optimizer updates made. With none, the step consumed its batch and changed nothing. */
-  updates: number;
-  /** Groups that no update was made of, by id: the reason. */
-  dropped: ReadonlyMap<string, string>;
-  /** Why updates were left out. */
-  skipped: { reason: "no_trainable_tokens" | "non_finite_gradient"; detail: string } | null;
-}
+/** Without an update, the step only consumed its batch. */
+export type TrainOutcome = Omit<TrainResult, "tokens">;
 
 export interface LoopServices {
-  /** One rollout of one prompt with the current engines. Resolves with data for either outcome; rejects on a bug. */
+  /** Resolves with data for either outcome; rejects on a bug. */
   rollout(prompt: Prompt, groupId: string, rolloutId: string, signal: AbortSignal): Promise<Rollout | FailedRollout>;
   train(groups: Group[], step: number): Promise<TrainOutcome>;
-  /** Brings every engine to `version`, verified. */
-  sync(version: number): Promise<{ seconds: number; checksum: string; engines: number }>;
-  /** Metrics of the eval set at the engines' present version; null when the recipe has none. */
+  /** Every engine, verified. */
+  sync(version: number): Promise<SyncResult>;
+  /** At the engines' version; null without an eval set. */
   evaluate: ((signal: AbortSignal) => Promise<Record<string, number>>) | null;
-  /** Keeps the step's rollouts for whoever looks later. */
   storeRollouts(step: number, groups: Group[]): Promise<void>;
   checkpoint(loop: LoopProgress): Promise<void>;
-  /** Rejects when a process that the run needs is gone. */
+  /** When a process that the run needs is gone. */
   died: Promise<never>;
 }
 
 export interface LoopOptions {
-  /** Steps at which the run ends; null: when the prompts do. */
+  /** Null: until the prompts end. */
   steps: number | null;
   batchSize: number;
   samplesPerPrompt: number;
-  /** Members that a group needs to count. */
   minGroup: number;
   maxStaleness: number;
   maxInFlight: number | null;
-  /** A group's deadline, seconds. */
+  /** Seconds. */
   groupTimeout: number;
   evalSteps: number;
   evalAtStart: boolean;
@@ -74,19 +69,16 @@ export class TrainingLoop {
   private readonly log: EventLog;
   private readonly buffer: WorkBuffer;
   private readonly promptOf = new Map<string, Prompt>();
-  /** Aborts rollouts and evals when the loop ends. */
   private readonly abort = new AbortController();
   private evaluation: Promise<void> = Promise.resolve();
   private step: number;
   private savedStep: number;
   private skippedInARow: number;
   private droppedInARow: string[] = [];
-  private ending = false;
   private failed = false;
   private evaluatedStep: number | null = null;
-  /** A failure outside the train task. */
-  private readonly failure: Promise<never>;
-  private rejectFailure: (error: unknown) => void = () => {};
+  /** Outside the train task. */
+  private readonly failure = failure();
 
   constructor(
     options: LoopOptions,
@@ -97,9 +89,6 @@ export class TrainingLoop {
   ) {
     this.options = options;
     this.services = services;
-    this.failure = new Promise((_, reject) => {
-      this.rejectFailure = reject;
-    });
     this.prompts = prompts;
     this.log = log;
     this.step = restored?.step ?? 0;
@@ -115,13 +104,13 @@ export class TrainingLoop {
     }
   }
 
-  /** Runs to the end, to the first failure, or until `interrupted` fires (the step at hand is finished, then saved). */
+  /** To the end, the first failure, or `interrupted` (the step at hand is finished, then saved). */
   async run(interrupted: AbortSignal): Promise<"completed" | "interrupted"> {
     if (interrupted.aborted) return "interrupted";
     interrupted.addEventListener("abort", () => this.abandonRollouts(), { once: true });
     if (this.step === 0 && this.options.evalAtStart) this.startEval();
     try {
-      await Promise.race([this.generate(), this.train(interrupted), this.failure, this.services.died]);
+      await Promise.race([this.generate(), this.train(interrupted), this.failure.promise, this.services.died]);
       return interrupted.aborted ? "interrupted" : "completed";
     } catch (error) {
       this.failed = true;
@@ -133,9 +122,12 @@ export class TrainingLoop {
 
   /** Nobody will train or read what runs now. */
   private abandonRollouts(): void {
-    this.ending = true;
     this.abort.abort();
     this.buffer.notify();
+  }
+
+  private get ending(): boolean {
+    return this.abort.signal.aborted;
   }
 
   get progress(): LoopProgress {
@@ -143,9 +135,9 @@ export class TrainingLoop {
     return { step, policyVersion: buffer.trainerVersion, skippedInARow, untrained: buffer.untrained };
   }
 
-  // generate -------------------------------------------------------------------------------------------------------
+  // generate
 
-  /** Never resolves by itself: the run ends when training does. */
+  /** The run ends when training does. */
   private async generate(): Promise<never> {
     for (;;) {
       while (!this.ending && this.buffer.hasRoom() && this.morePrompts()) this.startGroup(this.prompts.next()!);
@@ -156,7 +148,7 @@ export class TrainingLoop {
 
   private morePrompts(): boolean {
     const { steps, batchSize } = this.options;
-    const wanted = steps === null ? Infinity : (steps - this.step) * batchSize - this.buffer.notInTraining;
+    const wanted = steps === null ? Infinity : (steps - this.step) * batchSize - this.buffer.liveCount;
     return wanted > 0 && this.prompts.hasNext();
   }
 
@@ -164,7 +156,7 @@ export class TrainingLoop {
     const groupId = `${prompt.promptId}@${prompt.epoch}.${prompt.attempt}`;
     this.promptOf.set(groupId, prompt);
     this.buffer.admit(groupId, Date.now() + deadlineMs(this.options.groupTimeout));
-    this.runGroup(groupId, prompt, this.buffer.engineVersion).catch(this.rejectFailure);
+    this.runGroup(groupId, prompt, this.buffer.engineVersion).catch(this.failure.reject);
   }
 
   private async runGroup(groupId: string, prompt: Prompt, admittedVersion: number): Promise<void> {
@@ -174,7 +166,7 @@ export class TrainingLoop {
     );
     const outcomes = await Promise.all(members);
     if (this.ending || !this.buffer.isLive(groupId)) return;
-    const rollouts = outcomes.filter((outcome): outcome is Rollout => "segments" in outcome);
+    const rollouts = outcomes.filter((outcome) => "segments" in outcome);
     const failed = outcomes.filter((outcome): outcome is FailedRollout => !("segments" in outcome));
     for (const { promptId, rolloutId, attempt, reason, message } of failed) {
       this.log.emit({ type: "rollout_failed", promptId, groupId, rolloutId, attempt, reason, message });
@@ -188,7 +180,7 @@ export class TrainingLoop {
     this.buffer.finish({ groupId, promptId, epoch, admittedVersion, attempt, rollouts, failed });
   }
 
-  /** A dropped group frees its place; its prompt goes back to the queue until its attempts are used up. */
+  /** Frees the group's place; its prompt is given back until its attempts are used up. */
   private drop(groupId: string, reason: string, detail = reason): void {
     const prompt = this.promptOf.get(groupId)!;
     const requeued = this.prompts.giveBack(prompt);
@@ -208,7 +200,7 @@ export class TrainingLoop {
     }
   }
 
-  // train ----------------------------------------------------------------------------------------------------------
+  // train
 
   private async train(interrupted: AbortSignal): Promise<void> {
     while (this.options.steps === null || this.step < this.options.steps) {
@@ -228,7 +220,7 @@ export class TrainingLoop {
     await this.save();
   }
 
-  /** Null at the end of the prompts or of the user's patience. */
+  /** Null at the end of the prompts or at an interrupt. */
   private async nextBatch(interrupted: AbortSignal): Promise<Group[] | null> {
     for (;;) {
       if (interrupted.aborted) return null;
@@ -256,7 +248,7 @@ export class TrainingLoop {
     const trainedAt = performance.now();
     const ages = ageOf(groups, this.buffer.trainerVersion);
     this.consume(groups, dropped);
-    // At once: what is admitted into the places that came free counts from the new version.
+    // At once: what the freed places admit counts from the new version.
     if (updates > 0) this.buffer.trainerVersion += 1;
     await this.services.storeRollouts(this.step, groups);
     if (updates > 0) {
@@ -289,7 +281,7 @@ export class TrainingLoop {
     for (const { groupId, promptId, attempt, rollouts } of groups) {
       const prompt = this.promptOf.get(groupId)!;
       this.prompts.consume(prompt);
-      const reward = rollouts.reduce((total, rollout) => total + rollout.reward, 0) / rollouts.length;
+      const reward = mean(rollouts.map((rollout) => rollout.reward));
       const reason = dropped.get(groupId);
       const became =
         reason === undefined
@@ -302,10 +294,10 @@ export class TrainingLoop {
     this.buffer.consumed(groups);
   }
 
-  // sync and eval --------------------------------------------------------------------------------------------------
+  // sync and eval
 
-  /** Waits for a running eval: its engines are pinned to the version it began with. */
-  private async sync(): Promise<{ seconds: number }> {
+  /** After a running eval: its engines are pinned to its version. */
+  private async sync(): Promise<SyncResult> {
     await this.evaluation;
     const version = this.buffer.trainerVersion;
     const heldSince = Date.now();
@@ -331,7 +323,7 @@ export class TrainingLoop {
         if (!this.ending) throw error;
       }
     });
-    this.evaluation.catch(this.rejectFailure);
+    this.evaluation.catch(this.failure.reject);
   }
 
   private async save(): Promise<void> {

@@ -1,4 +1,3 @@
-/** The processes and threads of a run, started side by side and ended together. */
 import { AgentPool, type RolloutSampling } from "../agents/pool.ts";
 import type { Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
@@ -10,12 +9,11 @@ import { policyLoss, rankInit } from "../trainer/specs.ts";
 import type { EvalProfile } from "./evaluate.ts";
 
 export const startSeconds = 120;
-/** One request to a rank, a whole update included. */
 export const requestSeconds = 600;
 
-/** Deadlines of a weight sync, and how long it can hold requests at most. */
+/** Of a weight sync, and how long it can hold requests. */
 export function syncDeadlines({ engine, rollout }: Recipe) {
-  // Requests end by themselves at the turn's timeout: a drain that comes to its own end is a fault.
+  // Requests end at the turn's timeout: a longer drain is a fault.
   const drainSeconds = rollout.turn_timeout + 10;
   const deadlineSeconds = 120;
   return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
@@ -33,7 +31,7 @@ export interface Parts extends Sampling {
 type Warn = (message: string) => void;
 
 export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, warn: Warn): Promise<Parts> {
-  // Engines get their weights by the first sync, whatever the policy starts from: one road, verified at once.
+  // Engines get their weights by the first sync, whatever the policy starts from.
   const sampling = startSampling(recipe, folder, runId, "random", warn);
   const ranks = startRanks(recipe, folder, recipe.actor.devices_per_node);
   const [ranksResult, samplingResult] = await Promise.allSettled([ranks, sampling]);
@@ -67,7 +65,7 @@ export async function startSampling(
   init: "weights" | "random",
   warn: Warn,
 ): Promise<Sampling> {
-  const { engine, data, rollout, run, train } = recipe;
+  const { engine, data, reward, rollout, run, train } = recipe;
   const limits = {
     "--max-model-len": data.max_len,
     "--dtype": engine.dtype,
@@ -86,7 +84,9 @@ export async function startSampling(
   try {
     const agents = await AgentPool.start({
       workers: rollout.workers,
-      agentPath: train.agent_path!,
+      agentPath: train.agent_path,
+      agentCommand: train.agent_command,
+      graderCommand: train.grader_command,
       tokenizerFolder: folder.path,
       chatTemplate: data.chat_template,
       eosTokenIds: folder.eosTokenIds,
@@ -96,10 +96,14 @@ export async function startSampling(
       limits: {
         maxLen: data.max_len,
         maxTurns: rollout.max_turns,
+        maxRequests: rollout.max_requests,
         rolloutSeconds: rollout.timeout,
         turnSeconds: rollout.turn_timeout,
+        toolSeconds: rollout.tool_timeout,
+        rewardSeconds: reward.timeout,
         heldSeconds: syncDeadlines(recipe).heldSeconds,
       },
+      warn,
     });
     return { fleet, agents };
   } catch (error) {
@@ -113,7 +117,7 @@ export async function stopSampling({ agents, fleet }: Sampling): Promise<void> {
   await fleet.stop();
 }
 
-/** The held-out rows; null without `eval.dataset`. */
+/** Null without `eval.dataset`. */
 export async function readEvalRows({ data, eval: evaluation }: Recipe): Promise<Row[] | null> {
   if (evaluation.dataset === null) return null;
   const options = { inputKey: data.input_key, labelKey: data.label_key, option: "eval.dataset" };

@@ -1,6 +1,6 @@
 import type { EventLog } from "../telemetry/log.ts";
 
-/** Runs a part of a run between two `phase` events, so that the summary says where the seconds went. */
+/** Between two `phase` events, by which the summary tells where the seconds went. */
 export async function phase<T>(
   log: EventLog,
   name: string,

@@ -2,18 +2,28 @@ import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node
 import { join, resolve } from "node:path";
 import { RunnerError, usageError } from "../errors.ts";
 
-/** `runs/<id>/`: one run's files. Held by one process at a time. */
+/** `runs/<id>/`, held by one process at a time. */
 export class RunDirectory {
   readonly path: string;
   readonly runId: string;
+  readonly recipe: string;
+  readonly events: string;
+  readonly rollouts: string;
+  readonly checkpoints: string;
+  readonly export: string;
   private released = false;
 
   private constructor(path: string, runId: string) {
     this.path = path;
     this.runId = runId;
+    this.recipe = join(path, "recipe.yaml");
+    this.events = join(path, "events.ndjson");
+    this.rollouts = join(path, "rollouts");
+    this.checkpoints = join(path, "checkpoints");
+    this.export = join(path, "export");
   }
 
-  /** `<name>-<date>-<time>`, with a number behind it when two start in one second. */
+  /** `<name>-<date>-<time>`, numbered when two start in one second. */
   static create(root: string, name: string, now = new Date()): RunDirectory {
     const stamp = now.toISOString().slice(0, 19).replaceAll("-", "").replaceAll(":", "").replace("T", "-");
     mkdirSync(root, { recursive: true });
@@ -32,26 +42,6 @@ export class RunDirectory {
       });
     }
     return RunDirectory.hold(full, full.split(/[\\/]/).at(-1)!);
-  }
-
-  get events(): string {
-    return join(this.path, "events.ndjson");
-  }
-
-  get recipe(): string {
-    return join(this.path, "recipe.yaml");
-  }
-
-  get checkpoints(): string {
-    return join(this.path, "checkpoints");
-  }
-
-  get export(): string {
-    return join(this.path, "export");
-  }
-
-  get rollouts(): string {
-    return join(this.path, "rollouts");
   }
 
   release(): void {
@@ -74,7 +64,7 @@ export class RunDirectory {
   }
 }
 
-/** False where what `make` would make is there already, perhaps since just now. */
+/** False where it exists, perhaps since just now. */
 function unlessThere(make: () => void): boolean {
   try {
     make();

@@ -5,12 +5,12 @@ import type { RunEvent } from "../telemetry/events.ts";
 const promptLength = 120;
 const replyLength = 400;
 
-/** Often while a run is young: at 1, 2, 4, 8, … */
+/** At 1, 2, 4, 8, … */
 export function showsSample(step: number): boolean {
   return Number.isInteger(Math.log2(step));
 }
 
-/** The first rollout of a step as text: the prompt's end, then all from the first reply on, whoever said it. */
+/** A step's first rollout: the prompt's end, then all from the first reply on. */
 export async function sampleOf(step: number, groups: Group[], tokenizer: Tokenizer): Promise<RunEvent | null> {
   const [rollout] = groups.flatMap((group) => group.rollouts);
   const [segment] = rollout?.segments ?? [];

@@ -1,45 +1,29 @@
-/** Supervised training on demonstrations: the ranks without engines or agents. */
+/** Training on demonstrations: ranks without engines or agents. */
 import { readDataset } from "../data/dataset.ts";
 import { encodeDemonstration } from "../data/demonstration.ts";
 import { epochOrder, type Mixture } from "../data/order.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { RunnerError } from "../errors.ts";
-import type { Arithmetic, Recipe } from "../recipe/index.ts";
-import type { EventLog } from "../telemetry/log.ts";
+import type { Recipe } from "../recipe/index.ts";
 import type { RankGroup } from "../trainer/handle.ts";
 import { type SftRow, sftBatch } from "../trainer/sft-batch.ts";
 import { readPolicyFolder, schedule, sftLoss } from "../trainer/specs.ts";
-import { copyExport, exportModel } from "./export.ts";
+import { exportRun } from "./export.ts";
 import { startRanks } from "./parts.ts";
 import { phase } from "./phase.ts";
-import type { RunDirectory } from "./run-directory.ts";
+import type { RunOptions } from "./run-options.ts";
 
-export interface SftRunOptions {
-  recipe: Recipe;
-  arithmetic: Arithmetic;
-  directory: RunDirectory;
-  log: EventLog;
-  interrupted: AbortSignal;
-}
-
-export async function sftRun(options: SftRunOptions): Promise<"completed" | "interrupted"> {
-  const { recipe, directory, log, interrupted } = options;
+export async function sftRun(options: RunOptions): Promise<"completed" | "interrupted"> {
+  const { recipe, log, interrupted } = options;
   const folder = readPolicyFolder(recipe);
-  const demonstrations = await phase(
-    log,
-    "read",
-    () => readDemonstrations(recipe),
-    ({ rows }) => `${rows.length} demonstrations`,
-  );
+  const counted = ({ rows }: Demonstrations) => `${rows.length} demonstrations`;
+  const demonstrations = await phase(log, "read", () => readDemonstrations(recipe), counted);
   const count = recipe.actor.devices_per_node;
   const ranks = await phase(log, "start", () => startRanks(recipe, folder, count, sftLoss(recipe)));
   try {
     await phase(log, "train", () => trainRows(options, ranks, demonstrations));
     if (interrupted.aborted) return "interrupted";
-    await phase(log, "export", async () => {
-      await exportModel(ranks, folder.path, directory.export);
-      if (recipe.ckpt.output_dir) await copyExport(directory.export, recipe.ckpt.output_dir);
-    });
+    await exportRun(options, ranks, folder.path);
     return "completed";
   } finally {
     await ranks.stop();
@@ -68,7 +52,7 @@ async function readDemonstrations({ data, actor }: Recipe): Promise<Demonstratio
   return { rows: encoded, mixture };
 }
 
-async function trainRows(options: SftRunOptions, ranks: RankGroup, data: Demonstrations): Promise<void> {
+async function trainRows(options: RunOptions, ranks: RankGroup, data: Demonstrations): Promise<void> {
   const { recipe, arithmetic, log, interrupted } = options;
   const { batch_size: batchSize, max_tokens_per_device: maxTokensPerDevice } = recipe.train;
   const settings = { maxTokensPerDevice, schedule: schedule(recipe, arithmetic.updates!) };
@@ -85,7 +69,7 @@ async function trainRows(options: SftRunOptions, ranks: RankGroup, data: Demonst
   }
 }
 
-/** Rows in a seeded order, epoch after epoch; the last batch of the data may be short. */
+/** In a seeded order, epoch after epoch; the last batch may be short. */
 function* batchesOf(data: Demonstrations, batchSize: number, seed: number, steps: number): Generator<SftRow[]> {
   const { rows, mixture } = data;
   let epoch = 0;

@@ -1,9 +1,7 @@
 import { type Group, Mask } from "../agents/types.ts";
+import { mean } from "../algorithms/advantages/estimator.ts";
 
-/**
- * A row's age: the trainer's version at its training minus the version of its oldest trained token. Mean and largest
- * over the rows of a batch.
- */
+/** A row's age: the trainer's version at its training minus that of its oldest trained token. */
 export function ageOf(groups: Group[], trainerVersion: number): { staleness_mean: number; staleness_max: number } {
   const ages: number[] = [];
   for (const segment of groups.flatMap((group) => group.rollouts.flatMap((rollout) => rollout.segments))) {
@@ -13,7 +11,6 @@ export function ageOf(groups: Group[], trainerVersion: number): { staleness_mean
     });
     if (oldest !== Infinity) ages.push(trainerVersion - oldest);
   }
-  if (ages.length === 0) return { staleness_mean: 0, staleness_max: 0 };
-  const mean = ages.reduce((total, age) => total + age, 0) / ages.length;
-  return { staleness_mean: mean, staleness_max: Math.max(...ages) };
+  const metrics = { staleness_mean: ages.length > 0 ? mean(ages) : 0, staleness_max: Math.max(0, ...ages) };
+  return metrics;
 }

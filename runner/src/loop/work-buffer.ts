@@ -5,34 +5,31 @@ export interface WorkBufferOptions {
   batchSize: number;
   /** S: policy versions a row may lag when trained. */
   maxStaleness: number;
-  /** Groups generated at once; the staleness bound alone when null. */
+  /** Groups generated at once; null: bounded by staleness alone. */
   maxInFlight: number | null;
-  /** False when no prompt is left to admit: the remainder then trains as a short batch. */
+  /** False: the remainder trains as a short batch. */
   morePrompts: () => boolean;
 }
 
 interface LiveGroup {
   groupId: string;
-  /** Engines' version at admission: no token of the group is older. */
+  /** The engines': no token of the group is older. */
   admittedVersion: number;
   deadlineAt: number;
-  /** Null while its rollouts run. */
   finished: Group | null;
   training: boolean;
 }
 
-/** What the train task should do now. `wait` names the oldest group it waits for, if a particular one. */
+/** `wait` names the groups it waits for, if particular ones. */
 export type BatchDecision =
   | { kind: "batch"; groups: Group[] }
   | { kind: "wait"; deadlineAt: number | null; blockedBy: string[] }
   | { kind: "end" };
 
 /**
- * The groups between admission and training, and the rule that bounds their age.
- *
- * Staleness is kept by admission, not by discarding. With t the trainer's version, p the engines', L the live groups
- * (admitted and not yet trained, those in training included), B the batch and S the bound: a group is admitted iff
- * t + floor(L / B) - p <= S. A dropped group frees its place.
+ * The groups between admission and training. Staleness is kept by admission, not by discarding. With t the trainer's
+ * version, p the engines', L the live groups (admitted and not yet trained), B the batch and S the bound: a group is
+ * admitted iff t + floor(L / B) - p <= S. A dropped group frees its place.
  */
 export class WorkBuffer {
   trainerVersion = 0;
@@ -54,26 +51,20 @@ export class WorkBuffer {
     return [...this.live.values()].filter((group) => !group.finished).length;
   }
 
-  /** Live groups that no running step holds. */
-  get notInTraining(): number {
-    return [...this.live.values()].filter((group) => !group.training).length;
-  }
-
   isLive(groupId: string): boolean {
     return this.live.has(groupId);
   }
 
-  /** Unfinished groups whose deadline has passed. */
   overdue(now: number): string[] {
     return [...this.live.values()].filter((group) => !group.finished && group.deadlineAt <= now).map((g) => g.groupId);
   }
 
-  /** A weight sync held every request for `ms`, which is no group's fault. */
+  /** A weight sync held every request for `ms`, no group's fault. */
   postponeDeadlines(ms: number): void {
     for (const group of this.live.values()) group.deadlineAt += ms;
   }
 
-  /** Finished groups that no batch has taken: what a checkpoint carries. */
+  /** Finished, taken by no batch: a checkpoint carries them. */
   get untrained(): Group[] {
     return [...this.live.values()].flatMap((group) => (group.finished && !group.training ? [group.finished] : []));
   }
@@ -90,7 +81,6 @@ export class WorkBuffer {
     this.live.set(groupId, { groupId, admittedVersion, deadlineAt, finished: null, training: false });
   }
 
-  /** A finished group from a checkpoint takes its place again. */
   restore(group: Group): void {
     const { groupId, admittedVersion } = group;
     this.live.set(groupId, { groupId, admittedVersion, deadlineAt: 0, finished: group, training: false });
@@ -109,8 +99,8 @@ export class WorkBuffer {
   }
 
   /**
-   * A batch takes finished groups, oldest first. It does not close over unfinished groups that the batches after it
-   * could no longer take in time: it waits for those, to their deadlines.
+   * Takes finished groups, oldest first, but waits for unfinished ones that later batches could not take in time, to
+   * their deadlines.
    */
   nextBatch(): BatchDecision {
     const { batchSize, morePrompts } = this.options;
@@ -126,8 +116,8 @@ export class WorkBuffer {
   }
 
   /**
-   * Of `rest`, what the batch at hand leaves, the unfinished groups that make it too late for some. A group admitted at
-   * version v trains at v + S at the latest, and each later batch takes B groups.
+   * The unfinished groups of `rest` that make the batch at hand too late for some. Admitted at version v, a group
+   * trains at v + S at the latest, and each later batch takes B groups.
    */
   private lateAfter(rest: LiveGroup[]): LiveGroup[] {
     const { batchSize, maxStaleness } = this.options;
@@ -139,13 +129,12 @@ export class WorkBuffer {
     return [];
   }
 
-  /** The batch has trained (or was skipped): its groups leave. */
   consumed(groups: Group[]): void {
     for (const group of groups) this.live.delete(group.groupId);
     this.notify();
   }
 
-  /** Resolves at the next change of anything here. */
+  /** At the next change of anything here. */
   changed(): Promise<void> {
     return new Promise((resolve) => this.waiters.push(resolve));
   }
@@ -162,10 +151,7 @@ export class WorkBuffer {
   }
 
   private waitFor(groups: LiveGroup[]): BatchDecision {
-    const deadlineAt = groups.reduce<number | null>(
-      (first, { deadlineAt }) => Math.min(first ?? Infinity, deadlineAt),
-      null,
-    );
+    const deadlineAt = groups.length > 0 ? Math.min(...groups.map((group) => group.deadlineAt)) : null;
     return { kind: "wait", deadlineAt, blockedBy: groups.map((group) => group.groupId) };
   }
 }

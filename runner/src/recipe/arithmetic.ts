@@ -37,6 +37,6 @@ function stepsInWords(steps: number, updatesPerStep: number): string {
   return `${count(steps, "batch", "batches")} x ${count(updatesPerStep, "update")} = ${product}`;
 }
 
-function count(number: number, one: string, many = `${one}s`): string {
+export function count(number: number, one: string, many = `${one}s`): string {
   return `${number} ${number === 1 ? one : many}`;
 }

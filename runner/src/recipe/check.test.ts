@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { arithmetic } from "./arithmetic.ts";
 import { type CheckOptions, checkRecipe } from "./check.ts";
-import { formatDiagnostic } from "./diagnostic.ts";
+import { type Diagnostic, formatDiagnostic } from "./diagnostic.ts";
 import { loadRecipe } from "./index.ts";
 
 const shipped = fileURLToPath(new URL("../../../recipes", import.meta.url));
@@ -38,8 +38,8 @@ describe("a model folder that another recipe exports", () => {
     const { verb, problems, arithmetic: sums } = await checkRecipe(at("quickstart.yaml"), { mode: "check" });
     expect(verb).toBe("run");
     expect(problems.map((problem) => formatDiagnostic(problem).replaceAll(`${root}/`, ""))).toEqual([
-      "recipes/quickstart.yaml:10:23 info: actor.model_name_or_path is not there yet: " +
-        "recipes/quickstart/warmup.yaml exports it (npx molt-runner sft recipes/quickstart/warmup.yaml)",
+      "recipes/quickstart.yaml:11:23 info: actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n" +
+        "  fix: make it with: npx molt-runner sft recipes/quickstart/warmup.yaml",
     ]);
     // case E2
     expect(sums).toMatchObject({ rows: 256, steps: 150, updates: 150 });
@@ -51,7 +51,7 @@ describe("a model folder that another recipe exports", () => {
 
   test("is refused at launch with the recipe and the command that make it", async () => {
     expect(await failure("quickstart.yaml", { mode: "launch" })).toBe(
-      "recipes/quickstart.yaml:10:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n" +
+      "recipes/quickstart.yaml:11:23 actor.model_name_or_path runs/quickstart-warmup-model is not there yet\n" +
         "  fix: make it with: npx molt-runner sft recipes/quickstart/warmup.yaml",
     );
   });
@@ -75,7 +75,7 @@ describe("the files of a recipe", () => {
     expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(/^recipes\/quickstart\/warmup.jsonl:2 not a row/);
     edit("quickstart/warmup.yaml", (text) => text.replace("warmup.jsonl", "absent.jsonl"));
     expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(
-      /^recipes\/quickstart\/absent.jsonl data.prompt_dataset: this file does not exist/,
+      /warmup.yaml:18:19 data.prompt_dataset recipes\/quickstart\/absent.jsonl: this file does not exist/,
     );
   });
 
@@ -160,9 +160,25 @@ describe("the files of a recipe", () => {
     );
     rmSync(at("quickstart/agent.ts"));
     expect(await failure("quickstart.yaml", { mode: "check" })).toContain(
-      "recipes/quickstart/agent.ts train.agent_path: this file does not exist",
+      "quickstart.yaml:31:15 train.agent_path recipes/quickstart/agent.ts: this file does not exist",
     );
     expect(existsSync(mark)).toBe(false);
+    writeFileSync(at("quickstart/agent.py"), "");
+    const flags = { "train.agent_path": at("quickstart/agent.py") };
+    expect(await failure("quickstart.yaml", { mode: "check", flags })).toBe(
+      "recipes/quickstart/agent.py train.agent_path: this is not a TypeScript or JavaScript file\n" +
+        "  fix: a program in another language is an agent through train.agent_command",
+    );
+  });
+
+  test("a command's words that are paths are there; it is never started", async () => {
+    edit("quickstart.yaml", (text) => text.replace(/agent_path: .*/, "agent_command: [no-such-program, ./agent.py]"));
+    expect(await failure("quickstart.yaml", { mode: "check" })).toContain(
+      "train.agent_command: recipes/agent.py does not exist",
+    );
+    writeFileSync(at("agent.py"), "");
+    const { recipe } = await checkRecipe(at("quickstart.yaml"), { mode: "check" });
+    expect(recipe.train.agent_command).toEqual(["no-such-program", at("agent.py")]);
   });
 
   test("all that is wrong comes in one error", async () => {
@@ -171,9 +187,9 @@ describe("the files of a recipe", () => {
     rmSync(at("quickstart/heldout.jsonl"));
     const lines = (await failure("quickstart.yaml", { mode: "check" })).split("\n").filter((line) => /^\S/.test(line));
     expect(lines.map((line) => line.split(" ")[1])).toEqual([
-      "train.agent_path:",
-      "eval.dataset:",
-      "data.prompt_dataset:",
+      "train.agent_path",
+      "eval.dataset",
+      "data.prompt_dataset",
     ]);
   });
 
@@ -190,6 +206,14 @@ describe("the files of a recipe", () => {
     expect(found).toEqual([
       expect.stringMatching(/^recipes\/quickstart\/prompts.jsonl:2 no column "prompt"/),
       "recipes/quickstart/more.csv:2 not a row: it has 1 cell, the header 2 cells",
+    ]);
+    const absent = { ...flags, "data.prompt_dataset": `${at("no.csv")},${at("none.csv")}` };
+    const options = { mode: "check", flags: absent } as const;
+    const { diagnostics } = await checkRecipe(at("quickstart.yaml"), options).catch((error) => error);
+    expect(diagnostics.map(({ message }: Diagnostic) => message.replaceAll(`${root}/`, ""))).toEqual([
+      expect.stringMatching(/^actor.model_name_or_path runs\/quickstart-warmup-model is not there yet/),
+      expect.stringMatching(/^data.prompt_dataset recipes\/no.csv: this file does not exist/),
+      expect.stringMatching(/^data.prompt_dataset recipes\/none.csv: this file does not exist/),
     ]);
   });
 

@@ -1,4 +1,5 @@
 import { existsSync } from "node:fs";
+import { isAbsolute } from "node:path";
 import { type DatasetOptions, readDataset } from "../data/dataset.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
@@ -8,7 +9,8 @@ import { type Arithmetic, arithmetic } from "./arithmetic.ts";
 import { type Diagnostic, displayPath, fileStart, RecipeError } from "./diagnostic.ts";
 import { findExporter } from "./exporter.ts";
 import type { Verb } from "./guardrails/index.ts";
-import { type LoadedRecipe, loadRecipe } from "./load.ts";
+import { disk, type EditedRecipe, loadRecipe } from "./load.ts";
+import { planFindings, planRecipe, readPolicyShape } from "./planner/index.ts";
 import { checkPromptLengths } from "./prompt-lengths.ts";
 
 export interface CheckOptions {
@@ -19,8 +21,7 @@ export interface CheckOptions {
   mode: "check" | "launch";
 }
 
-export interface CheckedRecipe extends Omit<LoadedRecipe, "diagnostics"> {
-  verb: Verb;
+export interface CheckedRecipe extends Omit<EditedRecipe, "diagnostics" | "place"> {
   /** Warnings and information: an error is thrown. */
   problems: Diagnostic[];
   arithmetic: Arithmetic;
@@ -31,41 +32,58 @@ export interface CheckedRecipe extends Omit<LoadedRecipe, "diagnostics"> {
  * the workspace. Throws one `RecipeError` that lists all that is wrong: with the recipe, or if it is right, its files.
  */
 export async function checkRecipe(path: string, { flags, verb: asked, mode }: CheckOptions): Promise<CheckedRecipe> {
-  const { recipe, provenance, diagnostics, verb } = loadRecipe(path, { flags, verb: asked });
-  const files = new FileChecks(path, { recipe, provenance, diagnostics }, verb, mode);
+  const loaded = loadRecipe(path, { flags, verb: asked, launch: mode === "launch" });
+  const { recipe, provenance, diagnostics, verb } = loaded;
+  const files = new FileChecks(path, loaded, mode);
   const numRows = await files.run();
-  const problems = [...diagnostics, ...files.problems];
+  const problems = [...diagnostics, ...planProblems(path, loaded), ...files.problems];
   if (problems.some(({ severity }) => severity === "error")) throw new RecipeError(problems);
   return { recipe, provenance, verb, problems, arithmetic: arithmetic(recipe, verb, numRows) };
+}
+
+/** Shapes that do not divide, memory that is not there. Nothing where the model cannot be read: its check says why. */
+function planProblems(path: string, { recipe, verb, place }: EditedRecipe): Diagnostic[] {
+  try {
+    const model = readPolicyShape(recipe, path, disk.readFile);
+    return planFindings(planRecipe(recipe, model, { rows: null, verb })).map(place);
+  } catch (error) {
+    if (!(error instanceof RunnerError)) throw error;
+    return [];
+  }
 }
 
 /** Each check is asked, whatever the others found. */
 class FileChecks {
   readonly problems: Diagnostic[] = [];
   private readonly path: string;
-  private readonly loaded: LoadedRecipe;
-  private readonly verb: Verb;
+  private readonly loaded: EditedRecipe;
   private readonly mode: CheckOptions["mode"];
   /** The policy's, where its folder is right. */
   private tokenizer: Tokenizer | undefined;
 
-  constructor(path: string, loaded: LoadedRecipe, verb: Verb, mode: CheckOptions["mode"]) {
+  constructor(path: string, loaded: EditedRecipe, mode: CheckOptions["mode"]) {
     this.path = path;
     this.loaded = loaded;
-    this.verb = verb;
     this.mode = mode;
   }
 
   /** Number of training rows, null where they could not be read or the verb needs none. */
   async run(): Promise<number | null> {
-    const { recipe } = this.loaded;
+    const { verb, recipe } = this.loaded;
     const { actor, ref, algo, train } = recipe;
     await this.checkModel("actor.model_name_or_path", actor.model_name_or_path, actor.init === "weights", true);
-    if (this.verb === "run" && algo.kl.init_coef > 0 && ref.model_name_or_path !== null) {
+    if (verb === "run" && algo.kl.init_coef > 0 && ref.model_name_or_path !== null) {
       await this.checkModel("ref.model_name_or_path", ref.model_name_or_path, true, false);
     }
-    if (this.verb !== "sft")
-      await this.attempt("train.agent_path", () => checkAgentFile(displayPath(train.agent_path!)));
+    if (verb !== "sft" && train.agent_path !== null) {
+      const path = displayPath(train.agent_path);
+      await this.attempt("train.agent_path", () => checkAgentFile(path));
+    }
+    for (const key of ["agent_command", "grader_command"] as const) {
+      // The paths among a command's words are resolved, and so absolute.
+      const missing = train[key]?.find((word) => isAbsolute(word) && !existsSync(word));
+      if (missing) this.report("error", `train.${key}`, `train.${key}: ${displayPath(missing)} does not exist`);
+    }
     return this.checkData();
   }
 
@@ -73,16 +91,12 @@ class FileChecks {
     const exporter = existsSync(folder) ? undefined : findExporter(folder, this.path);
     if (exporter !== undefined) {
       const command = `npx molt-runner ${exporter.verb} ${displayPath(exporter.file)}`;
-      if (this.mode === "check") {
-        this.report("info", key, `${key} is not there yet: ${displayPath(exporter.file)} exports it (${command})`);
-      } else {
-        this.report("error", key, `${key} ${displayPath(folder)} is not there yet\n  fix: make it with: ${command}`);
-      }
+      const message = `${key} ${displayPath(folder)} is not there yet\n  fix: make it with: ${command}`;
+      this.report(this.mode === "check" ? "info" : "error", key, message);
       return;
     }
-    const model = await this.attempt(key, () =>
-      readModelFolder(displayPath(folder), { weights: weights ? "required" : "none" }),
-    );
+    const wanted = { weights: weights ? "required" : "none" } as const;
+    const model = await this.attempt(key, () => readModelFolder(displayPath(folder), wanted));
     if (!model) return;
     this.checkContext(model);
     if (withTokenizer) this.tokenizer = await this.attempt(key, () => this.checkTokenizer(model));
@@ -101,26 +115,21 @@ class FileChecks {
     const chatTemplate = template === null ? null : displayPath(template);
     const tokenizer = await Tokenizer.load(path, { chatTemplate, eosTokenIds });
     if (tokenizer.vocabSize <= decoder.config.vocabSize) return tokenizer;
-    throw usageError(
-      `the tokenizer has ${tokenizer.vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`,
-      {
-        position: { file: path },
-        fix: "take config.json and the tokenizer from the same model",
-      },
-    );
+    const sizes = `${tokenizer.vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`;
+    const fix = "take config.json and the tokenizer from the same model";
+    throw usageError(`the tokenizer has ${sizes}`, { position: { file: path }, fix });
   }
 
   private async checkData(): Promise<number | null> {
-    const { data, eval: evaluation, rollout } = this.loaded.recipe;
+    const { verb, recipe } = this.loaded;
+    const { data, eval: evaluation, rollout } = recipe;
     const columns = { inputKey: data.input_key, labelKey: data.label_key };
-    if (this.verb !== "sft" && evaluation.dataset !== null)
-      await this.readRows("eval.dataset", evaluation.dataset, columns);
-    if (this.verb === "eval") return null;
-    const outputKey = this.verb === "sft" ? data.output_key : null;
+    if (verb !== "sft" && evaluation.dataset !== null) await this.readRows("eval.dataset", evaluation.dataset, columns);
+    if (verb === "eval") return null;
+    const outputKey = verb === "sft" ? data.output_key : null;
     const options = { ...columns, outputKey, maxSamples: data.max_samples };
     const numRows = await this.readRows("data.prompt_dataset", data.prompt_dataset!, options);
-    if (numRows === null) return null;
-    if (this.verb === "run" && numRows < rollout.batch_size) {
+    if (verb === "run" && numRows !== null && numRows < rollout.batch_size) {
       const wanted = `the ${rollout.batch_size} of rollout.batch_size`;
       const message = `data.prompt_dataset has ${numRows} rows, fewer than ${wanted}`;
       this.report("warning", "data.prompt_dataset", message);
@@ -130,19 +139,16 @@ class FileChecks {
 
   /** The number of rows, null where they cannot be read. */
   private async readRows(key: string, paths: string | string[], options: DatasetOptions): Promise<number | null> {
-    const files = [paths].flat().map(displayPath);
-    const dataset = await this.attempt(key, () => readDataset(files, { ...options, option: key }));
-    if (!dataset) return null;
     const { tokenizer } = this;
-    let first = 0;
-    for (const [index, file] of files.entries()) {
-      const rows = dataset.rows.slice(first, first + dataset.mixture.sizes[index]!);
-      first += rows.length;
-      if (!tokenizer || this.verb === "sft") continue;
+    let numRows: number | null = 0;
+    for (const file of [paths].flat().map(displayPath)) {
+      const dataset = await this.attempt(key, () => readDataset(file, { ...options, option: key }));
+      numRows = dataset && numRows !== null ? numRows + dataset.rows.length : null;
+      if (!dataset || !tokenizer || this.loaded.verb === "sft") continue;
       const limit = { maxLen: this.loaded.recipe.data.max_len, file, option: key };
-      await this.attempt(key, () => checkPromptLengths(tokenizer, rows, limit));
+      await this.attempt(key, () => checkPromptLengths(tokenizer, dataset.rows, limit));
     }
-    return dataset.rows.length;
+    return numRows;
   }
 
   /** What a check that fails says becomes a problem at the key that led there; anything but a bad file is a bug. */
@@ -151,7 +157,12 @@ class FileChecks {
       return await check();
     } catch (error) {
       if (!(error instanceof RunnerError) || error.exitCode !== ExitCode.usage) throw error;
-      this.report("error", key, `${error.message}${error.fix ? `\n  fix: ${error.fix}` : ""}`, error.position);
+      const { message, fix, position } = error;
+      const hint = fix === undefined ? "" : `\n  fix: ${fix}`;
+      // What is not there cannot be opened: the recipe's line is shown.
+      const isThere = position === undefined || existsSync(position.file);
+      const missing = () => `${key} ${position!.file}: ${message.replace(`${key}: `, "")}${hint}`;
+      this.report("error", key, isThere ? `${message}${hint}` : missing(), isThere ? position : undefined);
       return undefined;
     }
   }

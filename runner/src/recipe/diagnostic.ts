@@ -21,6 +21,8 @@ export interface Fix {
 export interface Diagnostic {
   severity: "error" | "warning" | "info";
   code: DiagnosticCode;
+  /** Name of the guardrail. */
+  rule?: string;
   message: string;
   /** The file, or for a value from the command line its flag. */
   file: string;
@@ -28,6 +30,8 @@ export interface Diagnostic {
   /** Where the cause lies when that is another file, which the value names. */
   where?: SourcePosition;
   fix?: Fix;
+  /** Dotted: the key that is missing, or that an unknown one was meant to be where that lies in another section. */
+  meant?: string;
 }
 
 export type DiagnosticCode =

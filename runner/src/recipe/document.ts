@@ -1,13 +1,23 @@
-import { isAlias, isMap, isScalar, LineCounter, type Node, type Pair, parseDocument, type YAMLError } from "yaml";
+import {
+  type Document,
+  isAlias,
+  isMap,
+  isScalar,
+  LineCounter,
+  type Node,
+  type Pair,
+  parseDocument,
+  type YAMLError,
+} from "yaml";
 import { messageOf } from "../errors.ts";
 import { type Diagnostic, fileStart, type Position, type Range } from "./diagnostic.ts";
+import { renamed } from "./import/original.ts";
 import { recipeKeys, recipeSections } from "./schema.ts";
 import { splitKey, suggestKey } from "./suggest.ts";
 
 /** A key's value as the file has it. */
 export interface Entry {
   value: unknown;
-  keyRange: Range;
   valueRange: Range;
 }
 
@@ -19,20 +29,44 @@ export interface RecipeDocument {
   diagnostics: Diagnostic[];
 }
 
-/** Reads the tree of a recipe: which known keys it sets, and where; values are not looked at. */
-export function readDocument(text: string, file: string): RecipeDocument {
-  return new DocumentReader(text, file).read();
+/** Characters. What is longer is no recipe, and would keep an editor busy. */
+const maxLength = 1_000_000;
+/** Shown of one file; a file of something else would give thousands. */
+const maxProblems = 100;
+
+/** A text as YAML, as far as the parser recovers from what is wrong. */
+export interface ParsedYaml {
+  document: Document.Parsed;
+  lines: LineCounter;
 }
+
+/** Undefined where the text is too long to be a recipe. */
+export function parseYaml(text: string): ParsedYaml | undefined {
+  if (text.length > maxLength) return undefined;
+  const lines = new LineCounter();
+  return { document: parseDocument(text, { lineCounter: lines, prettyErrors: false, uniqueKeys: false }), lines };
+}
+
+/** Reads the tree of a recipe: which known keys it sets, and where; values are not looked at. */
+export function readDocument(text: string, file: string, parsed = parseYaml(text)): RecipeDocument {
+  if (parsed) return new DocumentReader(parsed, file).read();
+  const message = `this file has ${text.length} characters, a recipe at most ${maxLength}`;
+  const tooLong = { severity: "error", code: "syntax", message, file, range: fileStart } as const;
+  return { entries: new Map(), sections: new Map(), diagnostics: [tooLong] };
+}
+
+type Repair = Pick<Diagnostic, "fix" | "meant">;
 
 class DocumentReader {
   private readonly file: string;
-  private readonly lines = new LineCounter();
-  private readonly document;
+  private readonly lines: LineCounter;
+  private readonly document: Document.Parsed;
   private readonly result: RecipeDocument = { entries: new Map(), sections: new Map(), diagnostics: [] };
 
-  constructor(text: string, file: string) {
+  constructor({ document, lines }: ParsedYaml, file: string) {
     this.file = file;
-    this.document = parseDocument(text, { lineCounter: this.lines, prettyErrors: false, uniqueKeys: false });
+    this.document = document;
+    this.lines = lines;
   }
 
   read(): RecipeDocument {
@@ -50,7 +84,7 @@ class DocumentReader {
       // One mistake often makes the parser stumble several times on a line.
       if (seen.has(range.start.line)) continue;
       seen.add(range.start.line);
-      this.report("syntax", code === "TAB_AS_INDENT" ? "YAML is indented with spaces, not tabs" : message, range);
+      this.report("syntax", plainWords(code, message), code === "RESOURCE_EXHAUSTION" ? fileStart : range);
     }
   }
 
@@ -59,13 +93,14 @@ class DocumentReader {
     if (map === null || (isScalar(map) && map.value === null)) return;
     if (!isMap(map)) {
       const what = section
-        ? `'${section}' is a section: its keys go below it, indented`
+        ? `'${section}' is a section: its keys go below it, indented, as 'key: value'`
         : "a recipe is a map of sections";
       this.report(section ? "not-a-section" : "syntax", what, this.rangeOf(node) ?? fileStart);
       return;
     }
     const seen = new Set<string>();
     for (const pair of map.items as Pair<Node, Node | null>[]) {
+      if (this.result.diagnostics.length >= maxProblems) return;
       const name = isScalar(pair.key) ? String(pair.key.value) : String(pair.key);
       const keyRange = this.rangeOf(pair.key) ?? fileStart;
       if (seen.has(name)) this.report("duplicate-key", `duplicate key '${name}': it is already set above`, keyRange);
@@ -92,7 +127,7 @@ class DocumentReader {
     const valueRange = this.rangeOf(node) ?? keyRange;
     try {
       const value = node === null ? null : node.toJS(this.document);
-      this.result.entries.set(key, { value, keyRange, valueRange });
+      this.result.entries.set(key, { value, valueRange });
     } catch (error) {
       // An alias without its anchor, or too many of them.
       this.report("wrong-value", messageOf(error), valueRange);
@@ -102,23 +137,29 @@ class DocumentReader {
   private reportUnknown(section: string, name: string, range: Range): void {
     const what = `unknown key '${name}'${section ? ` in '${section}'` : ""}`;
     const known = [...recipeSections.keys(), ...recipeKeys.keys()];
-    const meant = suggestKey(section, name, section ? known : ["extends", ...known]);
-    if (name.includes(".") && (recipeKeys.has(name) || recipeSections.has(name))) {
-      this.report("unknown-key", `${what}: did you mean ${nested(name)}?`, range);
+    const renamedTo = renamed[section ? `${section}.${name}` : name]?.[0];
+    const meant = renamedTo ?? suggestKey(section, name, section ? known : ["extends", ...known]);
+    const isKnown = (key: string) => recipeKeys.has(key) || recipeSections.has(key);
+    const dotted = name.includes(".") ? [name, `${section}.${name}`].find(isKnown) : undefined;
+    if (name === "<<") {
+      const why = "merge keys are not read: set the keys here, or name a parent recipe by extends";
+      this.report("unknown-key", why, range);
+    } else if (dotted !== undefined) {
+      this.report("unknown-key", `${what}: did you mean ${nested(name)}?`, range, { meant: dotted });
     } else if (meant === undefined) {
       const here = known.map(splitKey).filter(({ parent }) => parent === section);
       this.report("unknown-key", `${what}: the keys here are ${here.map(({ leaf }) => leaf).join(", ")}`, range);
     } else if (splitKey(meant).parent === section) {
       const { leaf } = splitKey(meant);
       const fix = { title: `Change to '${leaf}'`, range, newText: leaf };
-      this.report("unknown-key", `${what}: did you mean '${leaf}'?`, range, fix);
+      this.report("unknown-key", `${what}: did you mean '${leaf}'?`, range, { fix });
     } else {
-      this.report("unknown-key", `${what}: did you mean '${meant}'?`, range);
+      this.report("unknown-key", `${what}: did you mean '${meant}'?`, range, { meant });
     }
   }
 
-  private report(code: Diagnostic["code"], message: string, range: Range, fix?: Diagnostic["fix"]): void {
-    this.result.diagnostics.push({ severity: "error", code, message, file: this.file, range, fix });
+  private report(code: Diagnostic["code"], message: string, range: Range, repair: Repair = {}): void {
+    this.result.diagnostics.push({ severity: "error", code, message, file: this.file, range, ...repair });
   }
 
   private rangeOf(node: Node | null | undefined): Range | undefined {
@@ -140,3 +181,21 @@ function nested(key: string): string {
   const names = key.split(".");
   return `${names.join(": { ")}: …${" }".repeat(names.length - 1)}`;
 }
+
+/** What the parser says, where its words mean nothing to whoever writes a recipe. */
+function plainWords(code: string, message: string): string {
+  const said = `${code} ${message}`;
+  return parserWords.find(([pattern]) => pattern.test(said))?.[1] ?? message;
+}
+
+const parserWords: [RegExp, string][] = [
+  [/^TAB_AS_INDENT/, "YAML is indented with spaces, not tabs"],
+  [/^MULTIPLE_DOCS/, "a recipe is one YAML document: what follows '---' is another"],
+  [/^RESOURCE_EXHAUSTION/, "this is nested too deeply to be read"],
+  [
+    /flow-map-start at node end/,
+    "a text with braces in it, as a reference to the environment has, goes in quotes here",
+  ],
+  [/Nested mappings/, "a ':' too many: what follows is indented too deep, or a text with ': ' in it needs quotes"],
+  [/start at the same column/, "this is not indented as the keys beside it"],
+];

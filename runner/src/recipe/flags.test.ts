@@ -69,6 +69,8 @@ describe("text from a flag becomes what YAML would read", () => {
     expect(read("data.prompt_probs", "1,0")).toMatchObject({
       problem: "data.prompt_probs must be a list of numbers above 0 or null, not '1,0'",
     });
+    expect(read("run.steps", "")).toMatchObject({ problem: expect.stringContaining("not ''") });
+    expect(read("data.label_key", "#x")).toEqual({ value: "#x" });
     expect(read("rollout.temperature", "hot")).toEqual({
       problem: "rollout.temperature must be a number of at least 0, not 'hot'",
       meant: undefined,

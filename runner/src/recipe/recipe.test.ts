@@ -1,8 +1,11 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, dirname, join, relative, resolve } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
+import { isRecipe } from "../../../lsp/src/service/documents.ts";
+import { files, read, root } from "../../test/tree.ts";
+import { CodeFolder, CodeIndex } from "../code/index.ts";
 import { formatDiagnostic } from "./diagnostic.ts";
 import { diagnose, loadRecipe, recipeJsonSchema, recipeKeys, recipeSections, resolvedYaml } from "./index.ts";
 import { editDistance } from "./suggest.ts";
@@ -55,6 +58,38 @@ describe("each kind of diagnostic", () => {
       ["4:1 unknown key 'actor.adam.lr': did you mean actor: { adam: { lr: … } }?"],
     ],
     [
+      "a dotted key in its section",
+      `${right}rollout: {}\nalgo:\n  kl.init_coef: 0.1\n`,
+      ["6:3 unknown key 'kl.init_coef' in 'algo': did you mean kl: { init_coef: … }?"],
+    ],
+    [
+      "keys cut short, and spelt out",
+      `${right}rollout: { n_samples: 4 }\nalgorithm: { kl: { init_coef: 1 } }\n`,
+      [
+        "4:12 unknown key 'n_samples' in 'rollout': did you mean 'n_samples_per_prompt'?",
+        "5:1 unknown key 'algorithm': did you mean 'algo'?",
+      ],
+    ],
+    [
+      "what a shell would fill in",
+      right.replace("model }", "~/m }").replace("a.jsonl", `["$DATA/a.jsonl", "\${HOME}/b"]`),
+      [
+        `1:30 actor.model_name_or_path has '~/m', which no shell fills in here: write '\${env:HOME}/m'`,
+        `2:25 data.prompt_dataset has '$DATA/a.jsonl', which no shell fills in here: write '\${env:DATA}/a.jsonl'`,
+      ],
+    ],
+    ["a path with a dollar of its own", right.replace("a.jsonl", "/data/a$b/~~.jsonl"), []],
+    [
+      "a name that would leave run.dir",
+      `${right}run: { name: .. }\n`,
+      ["4:14 run.name must be text matching ^\\w[\\w.-]*$, not '..'"],
+    ],
+    [
+      "a reference that is not quoted among braces",
+      `${right}run: { name: \${env:X} }\n`,
+      ["4:15 a text with braces in it, as a reference to the environment has, goes in quotes here"],
+    ],
+    [
       "a key like none",
       `${right}ref: { xyzzy: 1 }\n`,
       ["4:8 unknown key 'xyzzy' in 'ref': the keys here are model_name_or_path"],
@@ -94,8 +129,18 @@ describe("each kind of diagnostic", () => {
     ["a duplicate key", `${right}run: { seed: 1, seed: 2 }\n`, ["4:17 duplicate key 'seed': it is already set above"]],
     ["a duplicate section", `${right}data: {}\n`, ["4:1 duplicate key 'data': it is already set above"]],
     ["a tab", `actor:\n\tmodel_name_or_path: m\n`, ["2:1 YAML is indented with spaces, not tabs"]],
+    [
+      "a key too deep",
+      "run:\n  name: a\n    seed: 1\n",
+      [expect.stringMatching(/^2:9 a ':' too many: what follows is in/)],
+    ],
+    ["a key not deep enough", "run:\n    seed: 1\n  name: a\n", ["3:1 this is not indented as the keys beside it"]],
     ["a broken line", `actor: 'x\n`, ["2:1 Missing closing 'quote"]],
-    ["a section that is a value", `${right}run: 3\n`, ["4:6 'run' is a section: its keys go below it, indented"]],
+    [
+      "a section that is a value",
+      `${right}run: 3\n`,
+      ["4:6 'run' is a section: its keys go below it, indented, as 'key: value'"],
+    ],
     ["a recipe that is a list", "- actor\n", ["1:1 a recipe is a map of sections"]],
     [
       "an unknown alias",
@@ -239,11 +284,14 @@ describe("what a recipe resolves to", () => {
     const path = write("sort.yaml", `${right}eval:\n  steps: 5\n`);
     const { recipe, provenance, verb } = loadRecipe(path, { flags: { "run.steps": "7" } });
     expect(verb).toBe("run");
-    expect(recipe.run).toEqual({ name: "sort", dir: resolve("runs"), seed: 42, steps: 7 });
+    expect(recipe.run).toEqual({ name: "sort", dir: resolve("runs"), seed: 42, steps: 7, device: "auto" });
     expect(recipe.actor.model_name_or_path).toBe(join(folder, "model"));
     expect(recipe.actor.adam).toEqual({ lr: 1e-6, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0 });
-    expect(provenance.get("eval.steps")).toMatchObject({ kind: "file", position: { file: path, line: 5, column: 10 } });
-    expect(provenance.get("run.steps")).toMatchObject({ kind: "flag", position: { file: "--run.steps" } });
+    expect(provenance.get("eval.steps")).toMatchObject({
+      kind: "file",
+      place: { file: path, range: { start: { line: 4, character: 9 } } },
+    });
+    expect(provenance.get("run.steps")).toMatchObject({ kind: "flag", place: { file: "--run.steps" } });
     expect(provenance.get("run.seed")).toEqual({ kind: "default" });
     expect([...provenance.keys()]).toEqual([...recipeKeys.keys()]);
   });
@@ -260,7 +308,10 @@ describe("what a recipe resolves to", () => {
     const { recipe, provenance } = loadRecipe(child);
     expect(recipe.run).toMatchObject({ name: "child", seed: 2, steps: 9 });
     expect(recipe.data.prompt_dataset).toBe(join(folder, "a.jsonl"));
-    expect(provenance.get("run.steps")!.position).toEqual({ file: join(folder, "parent.yaml"), line: 4, column: 24 });
+    expect(provenance.get("run.steps")!.place).toMatchObject({
+      file: join(folder, "parent.yaml"),
+      range: { start: { line: 3, character: 23 } },
+    });
   });
 
   test("extends: circles, absent parents and lists are refused; a parent's faults show at extends", () => {
@@ -270,6 +321,8 @@ describe("what a recipe resolves to", () => {
       "b.yaml:1:10 extends goes round in a circle: a.yaml → b.yaml → a.yaml",
     );
     expect(problems(`extends: none.yaml\n${right}`)).toEqual([`1:10 there is no recipe at ${folder}/none.yaml`]);
+    // What is missing may be in that parent.
+    expect(problems("extends: none.yaml\n")).toEqual([`1:10 there is no recipe at ${folder}/none.yaml`]);
     expect(problems(`extends: [a]\n${right}`)).toEqual(["1:10 extends must be the path of one recipe"]);
     write("faulty.yaml", "run: { sed: 1 }\n");
     expect(problems(`extends: faulty.yaml\n${right}`)).toEqual([
@@ -295,6 +348,9 @@ train: { agent_path: agent.ts }
     expect(recipe.ref.model_name_or_path).toBe(join(folder, "sub/1e-3"));
     const text = resolvedYaml(recipe, provenance);
     expect(text).not.toContain("/models");
+    expect(problems(`${right}run: { steps: "\${env:EMPTY}" }\n`, { EMPTY: "" })).toEqual([
+      `4:15 run.steps must be an integer of at least 1 or null, not '\${env:EMPTY}'`,
+    ]);
     expect(loadRecipe(write("env-again.yaml", text)).recipe).toEqual(recipe);
   });
 
@@ -350,6 +406,9 @@ train: { agent_path: agent.ts }
 
   test("all problems come in one error", () => {
     const path = write("many.yaml", `${right}run: { sed: 1 }\nrollout: { top_p: 0.9 }\n`);
+    expect(failure(path, { "train.agent_path": "~/a.ts" })).toContain(
+      "--train.agent_path has '~/a.ts', which no shell fills in here: give the path in full",
+    );
     expect(failure(path, { "run.steps": "x" }).split("\n")).toEqual([
       "many.yaml:4:8 unknown key 'sed' in 'run': did you mean 'seed'?",
       expect.stringContaining("many.yaml:5:19 rollout.top_p must be 1, not 0.9"),
@@ -366,6 +425,33 @@ describe("the schema", () => {
       else expect(["run.name", "actor.model_name_or_path"], `${key} ${derived}`).toContain(key);
     }
     for (const { key, description } of recipeSections.values()) expect(description, key).toMatch(/^[A-Z].*\.$/);
+  });
+
+  test("the metrics that a key moves are metrics that the code makes", () => {
+    const made = new CodeIndex(new CodeFolder(join(root, "runner/src")).files()).namesOf("metric");
+    expect(made.length).toBeGreaterThan(20);
+    const isMade = (name: string) => made.includes(name) || /^stop\/(length|context|max_turns|timeout)$/.test(name);
+    const moved = [...recipeKeys.values()].flatMap(({ metrics = [] }) => metrics);
+    expect(moved.length).toBeGreaterThan(30);
+    expect(moved.filter((name) => !isMade(name))).toEqual([]);
+  });
+
+  test("no key is a secret's: those come from the environment, whose values nobody sees", () => {
+    expect([...recipeKeys.keys()].filter((key) => /(api_key|token|secret|password)$/.test(key))).toEqual([]);
+  });
+
+  test("every shipped recipe is right, names it on its first line, and is a recipe to the language server", () => {
+    const recipes = files.filter((path) => /^(recipes|runner\/templates)\/.*\.ya?ml$/.test(path));
+    expect(recipes.length).toBeGreaterThan(6);
+    for (const path of recipes) {
+      const named = /^# yaml-language-server: \$schema=(\S+)\n/.exec(read(path))?.[1];
+      // A template's lies where the package will.
+      const installed = path.startsWith("runner/templates/") && "node_modules/molt-runner/dist/recipe-schema.json";
+      expect(named, path).toBe(installed || relative(dirname(path), "recipes/schema.json"));
+      expect(diagnose(read(path), join(root, path)), path).toEqual([]);
+      expect(isRecipe(`/elsewhere/${basename(path)}`, read(path)), path).toBe(true);
+    }
+    expect(read("runner/build.mjs")).toContain('"recipe-schema.json"');
   });
 
   test("JSON Schema carries defaults, bounds and descriptions, and refuses unknown keys", () => {

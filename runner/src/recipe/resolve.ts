@@ -1,17 +1,16 @@
 import { basename, dirname, extname, resolve } from "node:path";
-import { formatPosition, type SourcePosition } from "../errors.ts";
-import { type Diagnostic, type Fix, fileStart, positionOf, type Range } from "./diagnostic.ts";
-import { readDocument } from "./document.ts";
-import { guardrails, type Verb } from "./guardrails/index.ts";
-import { type Recipe, type RecipeKey, recipeKeys } from "./schema.ts";
-import { absolutePath, checkValue, type Environment, expand, hasReference, parseText } from "./values.ts";
+import { formatPosition } from "../errors.ts";
+import { type Diagnostic, fileStart, positionOf, type Range } from "./diagnostic.ts";
+import { type ParsedYaml, type RecipeDocument, readDocument } from "./document.ts";
+import { type Finding, guardrails, type Verb } from "./guardrails/index.ts";
+import { inlineYaml } from "./resolved-yaml.ts";
+import { nest, type Recipe, type RecipeKey, recipeKeys } from "./schema.ts";
+import { absolutePath, asReference, checkValue, type Environment, expand, hasReference, parseText } from "./values.ts";
 
 /** Where a value comes from. */
 export interface Provenance {
   kind: "default" | "file" | "flag";
-  /** The value's, for people: in the file that gives it, or the flag. */
-  position?: SourcePosition;
-  /** The same for editors. */
+  /** The value's, in the file that gives it, or the flag. */
   place?: { file: string; range: Range };
   /** What a resolved recipe writes in the value's place: its references to the environment are kept. */
   written?: string | string[];
@@ -28,7 +27,6 @@ interface Given {
   kind: "file" | "flag";
   value: unknown;
   file: string;
-  keyRange: Range;
   valueRange: Range;
 }
 
@@ -40,17 +38,18 @@ export class Resolution {
   readonly recipe: Recipe;
   private readonly sources: Sources;
   private readonly given = new Map<string, Given>();
-  private readonly sections = new Map<string, Range>();
+  private sections: RecipeDocument["sections"] = new Map();
   private readonly diagnostics: Diagnostic[] = [];
   private readonly wrong = new Set<string>();
   private extendsRange = fileStart;
 
-  constructor(text: string, file: string, flags: Record<string, string>, sources: Sources) {
+  /** `parsed`: the text, where it is parsed already. */
+  constructor(text: string, file: string, flags: Record<string, string>, sources: Sources, parsed?: ParsedYaml) {
     this.file = resolve(file);
     this.sources = sources;
-    this.readFileAndParents(text, this.file, [this.file]);
+    this.readFileAndParents(text, this.file, [this.file], parsed);
     for (const [key, value] of Object.entries(flags)) {
-      this.given.set(key, { kind: "flag", value, file: `--${key}`, keyRange: fileStart, valueRange: fileStart });
+      this.given.set(key, { kind: "flag", value, file: `--${key}`, valueRange: fileStart });
     }
     const values = [...recipeKeys.values()].map((key) => [key.key, this.valueOf(key)] as const);
     this.recipe = nest(values) as Recipe;
@@ -63,15 +62,32 @@ export class Resolution {
   judge(verb: Verb): Diagnostic[] {
     const syntax = this.diagnostics.filter(({ code }) => code === "syntax");
     if (syntax.length > 0) return syntax;
-    for (const { keys, severity, message } of guardrails(this.recipe, verb)) {
+    for (const finding of guardrails(this.recipe, verb)) {
       // A finding that rests on a value already called wrong is noise.
-      if (keys.some((key) => this.wrong.has(key))) continue;
-      this.diagnostics.push({ severity, code: "guardrail", message, ...this.placeOf(keys) });
+      if (finding.keys.some((key) => this.wrong.has(key)) || (finding.rule === "required" && this.isOrphan)) continue;
+      this.diagnostics.push(this.diagnosticOf(finding));
     }
     const rank = ({ file }: Diagnostic) => (file === this.file ? 0 : file.startsWith("--") ? 2 : 1);
     const before = (a: Diagnostic, b: Diagnostic) =>
       a.range.start.line - b.range.start.line || a.range.start.character - b.range.start.character;
     return this.diagnostics.sort((a, b) => rank(a) - rank(b) || before(a, b));
+  }
+
+  /** A parent could not be read: what is missing may be in it. */
+  private get isOrphan(): boolean {
+    return this.diagnostics.some(({ code }) => code === "extends");
+  }
+
+  /** A finding at its place; whoever plans a recipe asks for those of the plan too. */
+  diagnosticOf({ severity, rule, keys, message, settings = [] }: Finding): Diagnostic {
+    const fixes = settings.flatMap(({ key, value }) => {
+      const given = this.given.get(key);
+      if (given?.file !== this.file) return [];
+      const text = inlineYaml(value);
+      return [{ title: `Set ${key} to ${text}`, range: given.valueRange, newText: text }];
+    });
+    const meant = rule === "required" ? keys[0] : undefined;
+    return { severity, code: "guardrail", rule, message, ...this.placeOf(keys), fix: fixes[0], meant };
   }
 
   /** The first of the keys that somebody has set; else the section of the first; else the file. */
@@ -95,15 +111,15 @@ export class Resolution {
     return { ...diagnostic, file: this.file, range: this.extendsRange, message, fix: undefined };
   }
 
-  private readFileAndParents(text: string, file: string, chain: string[]): void {
-    const document = readDocument(text, file);
+  private readFileAndParents(text: string, file: string, chain: string[], parsed?: ParsedYaml): void {
+    const document = readDocument(text, file, parsed);
     this.diagnostics.push(...document.diagnostics);
     const parent = document.entries.get("extends");
     document.entries.delete("extends");
     if (parent) this.readParent(parent.value, { file, range: parent.valueRange }, chain);
     if (chain.length === 1) {
       this.extendsRange = parent?.valueRange ?? fileStart;
-      for (const [name, range] of document.sections) this.sections.set(name, range);
+      this.sections = document.sections;
     }
     for (const [key, entry] of document.entries) this.given.set(key, { kind: "file", file, ...entry });
   }
@@ -133,22 +149,31 @@ export class Resolution {
     }
     const { kind, file, valueRange } = given;
     const place = { file, range: valueRange };
-    const provenance: Provenance = { kind, position: positionOf(place), place };
+    const provenance: Provenance = { kind, place };
     this.provenance.set(key.key, provenance);
     const raw = this.rawValue(key, given);
     if (raw === undefined) return this.defaultOf(key);
-    const checked = checkValue(key, raw);
-    if ("problem" in checked) {
-      const fix = checked.meant === undefined ? undefined : replacement(checked.meant, valueRange);
-      this.reject(key, given, "wrong-value", checked.problem, fix);
-      return this.defaultOf(key);
-    }
-    return this.finish(key, given, checked.value, provenance);
+    // What the environment holds may be a secret: the reference is named in its place.
+    const refers = kind === "file" && [given.value].flat().some(hasReference);
+    if (refers) provenance.written = given.value as Provenance["written"];
+    const checked = checkValue(key, raw, refers ? given.value : raw);
+    if (!("problem" in checked)) return this.finish(key, given, checked.value, provenance);
+    const { problem, meant } = checked;
+    this.reject(key, given, "wrong-value", problem, meant);
+    return this.defaultOf(key);
   }
 
   /** The value as typed, with the environment filled in; undefined where that fails. */
   private rawValue(key: RecipeKey, given: Given): unknown {
     const { kind, value } = given;
+    const [unread] = key.path ? [value].flat().filter((text) => typeof text === "string" && asReference(text)) : [];
+    if (unread !== undefined) {
+      const written = asReference(unread as string)!;
+      const fix = kind === "flag" ? "give the path in full" : `write '${written}'`;
+      const message = `${key.key} has '${unread}', which no shell fills in here: ${fix}`;
+      this.reject(key, given, "wrong-value", message, unread === value ? JSON.stringify(written) : undefined);
+      return undefined;
+    }
     if (kind === "flag") return parseText(key, value as string);
     const missing: string[] = [];
     const fill = (item: unknown) => {
@@ -165,58 +190,42 @@ export class Resolution {
   }
 
   private finish(key: RecipeKey, given: Given, value: unknown, provenance: Provenance): unknown {
-    const refers = given.kind === "file" && [given.value].flat().some(hasReference);
-    if (refers) provenance.written = given.value as Provenance["written"];
-    if (key.path === undefined || value === null) return value;
+    const refers = provenance.written !== undefined;
+    if ((key.path === undefined && !key.command) || value === null) return value;
     const here = key.path === "working directory" || given.kind === "flag";
     const folder = here ? process.cwd() : dirname(given.file);
     const texts = [value].flat() as string[];
     // One reference may stand for several paths: they are kept as they are.
     const written = refers && Array.isArray(given.value) === Array.isArray(value) ? [given.value].flat() : texts;
-    const paths = texts.map((text, i) => absolutePath(folder, text, written[i] as string));
+    const isPath = (text: string) => key.path !== undefined || /^\.\.?\//.test(text);
+    const paths = texts.map((text, i) => {
+      const as = written[i] as string;
+      return isPath(text) ? absolutePath(folder, text, as) : { value: text, written: as };
+    });
     const inShape = <T>(items: T[]) => (Array.isArray(value) ? items : items[0]!);
     if (refers) provenance.written = inShape(paths.map((path) => path.written));
     return inShape(paths.map((path) => path.value));
   }
 
   private defaultOf(key: RecipeKey): unknown {
-    if (key.key === "run.name") return basename(this.file, extname(this.file)).replace(/[^\w.-]/g, "-");
+    if (key.key === "run.name")
+      return basename(this.file, extname(this.file))
+        .replace(/[^\w.-]/g, "-")
+        .replace(/^\W/, "_");
     if (!key.required) return key.path && typeof key.default === "string" ? resolve(key.default) : key.default;
-    if (!this.given.has(key.key)) {
-      this.diagnostics.push({
-        severity: "error",
-        code: "missing-key",
-        message: `${key.key} is missing: ${key.description}`,
-        ...this.placeOf([key.key]),
-      });
-      this.wrong.add(key.key);
-    }
+    this.wrong.add(key.key);
+    if (this.given.has(key.key) || this.isOrphan) return "";
+    const message = `${key.key} is missing: ${key.description}`;
+    const place = this.placeOf([key.key]);
+    this.diagnostics.push({ severity: "error", code: "missing-key", message, meant: key.key, ...place });
     return "";
   }
 
-  private reject(key: RecipeKey, given: Given, code: Diagnostic["code"], message: string, fix?: Fix): void {
+  /** `newText`: what the value was probably meant to be. */
+  private reject(key: RecipeKey, given: Given, code: Diagnostic["code"], message: string, newText?: string): void {
     this.wrong.add(key.key);
     const { file, valueRange: range } = given;
+    const fix = newText === undefined ? undefined : { title: `Change to '${newText}'`, range, newText };
     this.diagnostics.push({ severity: "error", code, message, file, range, fix });
   }
-}
-
-function replacement(value: string, range: Range): Fix {
-  return { title: `Change to '${value}'`, range, newText: value };
-}
-
-/** `[["a.b", 1]]` to `{ a: { b: 1 } }`. */
-function nest(values: (readonly [string, unknown])[]): unknown {
-  const root: Record<string, unknown> = {};
-  for (const [key, value] of values) {
-    const names = key.split(".");
-    const leaf = names.pop()!;
-    let section = root;
-    for (const name of names) {
-      section[name] ??= {};
-      section = section[name] as Record<string, unknown>;
-    }
-    section[leaf] = value;
-  }
-  return root;
 }

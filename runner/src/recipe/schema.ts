@@ -2,22 +2,26 @@ import { z } from "zod";
 import { actor } from "./schema/actor.ts";
 import { algo } from "./schema/algo.ts";
 import { ckpt } from "./schema/ckpt.ts";
+import { critic } from "./schema/critic.ts";
 import { data } from "./schema/data.ts";
 import { describeType } from "./schema/describe.ts";
 import { engine } from "./schema/engine.ts";
 import { evaluation } from "./schema/eval.ts";
 import { fsdp } from "./schema/fsdp.ts";
 import type { KeyMeta } from "./schema/key.ts";
+import { launcher } from "./schema/launcher.ts";
 import { ref } from "./schema/ref.ts";
 import { reward } from "./schema/reward.ts";
 import { rollout } from "./schema/rollout.ts";
 import { run } from "./schema/run.ts";
 import { train } from "./schema/train.ts";
+import { vllm } from "./schema/vllm.ts";
 
 export const recipeSchema = z.strictObject({
   run,
   actor,
   ref,
+  critic,
   fsdp,
   data,
   rollout,
@@ -25,8 +29,10 @@ export const recipeSchema = z.strictObject({
   algo,
   reward,
   engine,
+  vllm,
   eval: evaluation,
   ckpt,
+  launcher,
 });
 
 /** A recipe with every value decided. Paths are absolute. */
@@ -41,22 +47,16 @@ export interface RecipeKey extends KeyMeta {
   /** Undefined where the value is required or derived. */
   default: unknown;
   required: boolean;
-  nullable: boolean;
   /** Values of an enumeration, and true and false. */
   values: string[];
   /** Checks one value that was given. */
   schema: z.ZodType;
 }
 
-export interface RecipeSection {
-  key: string;
-  description: string;
-}
-
 /** Every key in the schema's order. */
 export const recipeKeys = new Map<string, RecipeKey>();
 /** Every section by dotted name, nested ones too. */
-export const recipeSections = new Map<string, RecipeSection>();
+export const recipeSections = new Map<string, { key: string; description: string }>();
 
 function register(parent: string, shape: z.ZodRawShape): void {
   for (const [name, node] of Object.entries(shape) as [string, z.ZodType][]) {
@@ -80,15 +80,32 @@ function describeKey(key: string, node: z.ZodType): RecipeKey {
     ...describeType(schema, meta),
     default: value,
     required: value === undefined && meta.derived === undefined,
-    nullable: schema.safeParse(null).success,
     schema,
   };
 }
 
 register("", recipeSchema.shape);
 
-/** The sections at the top of a recipe. */
-export const sectionNames: ReadonlySet<string> = new Set(Object.keys(recipeSchema.shape));
+/** The value of a dotted key. */
+export function valueAt(recipe: Recipe, key: string): unknown {
+  return key.split(".").reduce<unknown>((value, name) => (value as Record<string, unknown>)[name], recipe);
+}
+
+/** `[["a.b", 1]]` to `{ a: { b: 1 } }`. */
+export function nest(values: (readonly [string, unknown])[]): unknown {
+  const root: Record<string, unknown> = {};
+  for (const [key, value] of values) {
+    const names = key.split(".");
+    const leaf = names.pop()!;
+    let section = root;
+    for (const name of names) {
+      section[name] ??= {};
+      section = section[name] as Record<string, unknown>;
+    }
+    section[leaf] = value;
+  }
+  return root;
+}
 
 /** JSON Schema of a recipe file. Nothing is required in it, since a parent recipe or a flag may give any key. */
 export function recipeJsonSchema(): Record<string, unknown> {

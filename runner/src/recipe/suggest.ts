@@ -22,29 +22,33 @@ export function tolerance(word: string): number {
 
 /** The candidate that `word` was probably meant to be; earlier ones win ties. */
 export function nearest(word: string, candidates: Iterable<string>): string | undefined {
-  let best: string | undefined;
-  let bestDistance = tolerance(word) + 1;
+  return best(word, candidates, (candidate) => editDistance(word.toLowerCase(), candidate.toLowerCase()));
+}
+
+function best(word: string, candidates: Iterable<string>, score: (candidate: string) => number): string | undefined {
+  let found: string | undefined;
+  let least = tolerance(word) + 1;
   for (const candidate of candidates) {
-    const distance = editDistance(word.toLowerCase(), candidate.toLowerCase());
-    if (distance < bestDistance) [best, bestDistance] = [candidate, distance];
+    const scored = score(candidate);
+    if (scored < least) [found, least] = [candidate, scored];
   }
-  return best;
+  return found;
 }
 
 /**
  * The key or section that `name`, unknown inside `section` ("" is the top), was probably meant to be, as a dotted path:
- * the nearest in the section, or one of the same or almost the same name elsewhere.
+ * the nearest in the section, or one of the same or almost the same name elsewhere; a name cut short or spelt out
+ * (`n_samples`, `algorithm`) is as near as one slip.
  */
 export function suggestKey(section: string, name: string, known: Iterable<string>): string | undefined {
-  let best: string | undefined;
-  let bestScore = tolerance(name) + 1;
-  for (const path of known) {
+  return best(name, known, (path) => {
     const { parent, leaf } = splitKey(path);
+    if (path === section) return Infinity;
     // Half an edit more for leaving the section: a slip of the finger is likelier than a wrong place.
-    const score = editDistance(name, leaf) + (parent === section ? 0 : 0.5);
-    if (score < bestScore) [best, bestScore] = [path, score];
-  }
-  return best;
+    if (parent !== section) return editDistance(name, leaf) + 0.5;
+    const isPart = Math.min(name.length, leaf.length) > 3 && (leaf.startsWith(name) || name.startsWith(leaf));
+    return isPart ? 1 : editDistance(name, leaf);
+  });
 }
 
 export function splitKey(key: string): { parent: string; leaf: string } {

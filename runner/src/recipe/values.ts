@@ -9,12 +9,13 @@ export type Environment = Record<string, string | undefined>;
 /** A value that fits its key, or why not and what it was probably meant to be. */
 export type Checked = { value: unknown } | { problem: string; meant?: string };
 
-export function checkValue({ key, type, schema, values }: RecipeKey, value: unknown): Checked {
+/** `shown` stands for the value in what is said of it. */
+export function checkValue({ key, type, schema, values }: RecipeKey, value: unknown, shown = value): Checked {
   const parsed = schema.safeParse(value);
   if (parsed.success) return { value: parsed.data };
-  const meant = typeof value === "string" ? nearest(value, values) : undefined;
+  const meant = typeof shown === "string" ? nearest(shown, values) : undefined;
   const suggestion = meant === undefined ? "" : `: did you mean '${meant}'?`;
-  return { problem: `${key} must be ${type}, not ${show(value)}${suggestion}`, meant };
+  return { problem: `${key} must be ${type}, not ${show(shown)}${suggestion}`, meant };
 }
 
 /** Text from a flag or the environment becomes what the same text would be in YAML; lists may go without brackets. */
@@ -26,9 +27,11 @@ export function parseText({ schema, default: example }: RecipeKey, text: string)
   return schema.safeParse(value).success ? value : schema.safeParse(text).success ? text : value;
 }
 
+/** Null is written out: a variable that turns out empty, or `#x`, shall not mean it. */
 function parseScalar(text: string): unknown {
   try {
-    return parse(text.trim());
+    const value: unknown = parse(text.trim());
+    return value === null && !/^(null|~)$/i.test(text.trim()) ? text : value;
   } catch {
     return text;
   }
@@ -38,6 +41,12 @@ const reference = /\$\{env:([^}]*)\}/g;
 
 export function hasReference(value: unknown): value is string {
   return typeof value === "string" && value.search(reference) >= 0;
+}
+
+/** A path that begins as a shell would fill in, `~/a` or `$NAME/a`, as a recipe writes it; undefined for any other. */
+export function asReference(path: string): string | undefined {
+  const [all, home, braced, bare] = /^(~)(?=\/|$)|^\$\{(\w+)\}|^\$([A-Za-z_]\w*)/.exec(path) ?? [];
+  return all && `\${env:${home ? "HOME" : (braced ?? bare)}}${path.slice(all.length)}`;
 }
 
 /** Fills in `${env:NAME}`; the names that are not set come back in `missing`. */

@@ -2,16 +2,12 @@ import { type Model, scope, Tensor } from "molt-native";
 import { correct } from "../algorithms/corrections/correction.ts";
 import { objective } from "../algorithms/losses/objective.ts";
 import type { LossSpec } from "../algorithms/losses/policy-loss.ts";
-import { tokenMetrics } from "../algorithms/metrics.ts";
+import { addMetrics, tokenMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
 import { dummyRow, packRows, type StoredRow } from "./packing.ts";
 
-/** Metrics of an update on one rank, added to by each microbatch. */
-export interface UpdateMetrics {
-  sums: Record<string, number>;
-  maxima: Record<string, number>;
-}
+export type { UpdateMetrics } from "../algorithms/metrics.ts";
 
-/** One microbatch: forward, loss, backward. Its gradient is added to the model's. Without rows, a zero-weight dummy. */
+/** Forward, loss, backward of a microbatch, into the gradient and `metrics`. Without rows, a zero-weight dummy. */
 export async function accumulate(
   model: Model,
   rows: readonly StoredRow[],
@@ -23,28 +19,31 @@ export async function accumulate(
   const { packed, trained, behaviour, advantages, ...scored } = packRows(rows);
   const { logp, entropy } = await model.forward(packed, true);
   const current = await logp.data();
-  // Unscored rows were sampled for this one update: what the policy says now, detached, is the old policy.
+  // Rows of a single update are not scored: the present policy, detached, is the old one.
   const old = scored.old ?? current;
   const { weights, outside } = correct(spec.correction, { old, behaviour, trained, cu: packed.cu });
   const parts = scope(() => {
-    const ref = scored.ref && Tensor.from(scored.ref);
-    const tensors = { old, advantages, weights, trained: Float32Array.from(trained) };
-    const input = mapValues(tensors, (values) => Tensor.from(values));
-    return objective({ logp, entropy, ref, ...input }, spec, numTokens);
+    const input = {
+      logp,
+      entropy,
+      old: Tensor.from(old),
+      advantages: Tensor.from(advantages),
+      weights: Tensor.from(weights),
+      trained: Tensor.from(Float32Array.from(trained)),
+      ref: scored.ref && Tensor.from(scored.ref),
+    };
+    return objective(input, spec, numTokens);
   });
   await model.backward(parts.total);
   const { sums, maxima } = tokenMetrics({ trained, logp: current, old, behaviour, entropy: await entropy.data() });
-  addTo(metrics.sums, {
-    ...sums,
+  const more = {
     advantage_mean: advantages.reduce((sum, value) => sum + value, 0),
     correction_ratio: outside,
     policy_loss: await read(parts.policy),
     ...(parts.kl && { kl: await read(parts.kl) }),
     ...(parts.clipped && { clip_ratio: await read(parts.clipped) }),
-  });
-  for (const [name, value] of Object.entries(maxima)) {
-    metrics.maxima[name] = Math.max(metrics.maxima[name] ?? 0, value);
-  }
+  };
+  addMetrics(metrics, { sums: { ...sums, ...more }, maxima });
   for (const tensor of [logp, entropy, parts.total, parts.policy, parts.kl, parts.clipped]) tensor?.dispose();
 }
 
@@ -57,13 +56,4 @@ async function runDummy(model: Model): Promise<void> {
 
 async function read(scalar: Tensor): Promise<number> {
   return (await scalar.data())[0]!;
-}
-
-function addTo(sums: Record<string, number>, more: Record<string, number>): void {
-  for (const [name, value] of Object.entries(more)) sums[name] = (sums[name] ?? 0) + value;
-}
-
-function mapValues<K extends string, A, B>(record: Record<K, A>, change: (value: A) => B): Record<K, B> {
-  const entries = Object.entries(record) as [K, A][];
-  return Object.fromEntries(entries.map(([key, value]) => [key, change(value)])) as Record<K, B>;
 }

@@ -1,6 +1,6 @@
 /**
- * Deals `items` into `bins` of nearly equal cost: the dearest first, each to the bin that is cheapest so far. Every
- * item lands in exactly one bin; ties follow the items' order. Cost is at least 0.
+ * Deals `items` into `bins` of nearly equal cost (at least 0): the dearest first, to the cheapest bin so far. Ties
+ * follow the items' order.
  */
 export function balance<T>(items: readonly T[], bins: number, cost: (item: T) => number): T[][] {
   const result = Array.from({ length: bins }, () => ({ items: [] as T[], cost: 0 }));

@@ -1,36 +1,30 @@
-import { randomBytes, timingSafeEqual } from "node:crypto";
+import { randomBytes } from "node:crypto";
+import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { deadlineMs, withDeadline } from "../deadline.ts";
+import { type Deferred, deferred } from "../deferred.ts";
 import { pack, unpack } from "../encoding.ts";
 import { RunnerError } from "../errors.ts";
 import { Child } from "../launchers/child.ts";
+import { sameSecret } from "../secret.ts";
 import { freePort } from "./free-port.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
 
 export interface RankGroupOptions {
-  /** Rank processes to start on this machine. */
   count: number;
   init: Omit<InitParams, "worldSize" | "store">;
-  /** Seconds: from start to every rank initialized; one request. */
+  /** Seconds: to every rank initialized; for one request. */
   deadlines: { start: number; request: number };
 }
 
 type Params<M extends RankMethod> = RankMethods[M][0];
 type Result<M extends RankMethod> = RankMethods[M][1];
 
-interface Pending {
-  resolve(result: unknown): void;
-  reject(error: Error): void;
-}
-
-const noParams = {} as Record<string, never>;
-
-/** One rank as the controller sees it: its process, its socket and the requests it has not answered. */
 class Rank {
   readonly child: Child;
   socket: WebSocket | null = null;
-  readonly pending = new Map<number, Pending>();
+  private readonly pending = new Map<number, Deferred<unknown>>();
   private lastId = 0;
 
   constructor(child: Child) {
@@ -47,36 +41,29 @@ class Rank {
       else request?.reject(new RunnerError(`${this.child.name}: ${error}`));
     });
     socket.once("close", () => {
-      for (const request of this.pending.values()) {
-        request.reject(new RunnerError(`${this.child.name} closed its connection`));
-      }
+      const closed = new RunnerError(`${this.child.name} closed its connection`);
+      for (const request of this.pending.values()) request.reject(closed);
       this.pending.clear();
     });
   }
 
-  request(method: RankMethod, params: unknown): Promise<unknown> {
-    const socket = this.socket;
-    if (socket?.readyState !== 1) return Promise.reject(new RunnerError(`${this.child.name} is not connected`));
+  async request(method: RankMethod, params: unknown): Promise<unknown> {
+    if (this.socket?.readyState !== 1) throw new RunnerError(`${this.child.name} is not connected`);
+    const answer = deferred<unknown>();
     const id = ++this.lastId;
-    return new Promise((resolve, reject) => {
-      this.pending.set(id, { resolve, reject });
-      socket.send(pack({ id, method, params } as Request));
-    });
+    this.pending.set(id, answer);
+    this.socket.send(pack({ id, method, params } as Request));
+    return answer.promise;
   }
 }
 
-/** What a batch needs of the ranks. */
 export type Ranks = Pick<RankGroup, "count" | "hasReference" | "all">;
 
-/** The controller's handle on the rank processes: they start, answer and end together. */
 export class RankGroup {
-  /** Rejects, never resolves, when a rank ends before `stop`, with that rank's last lines. */
+  /** When a rank ends before `stop`, with its last lines; never resolves. */
   readonly died: Promise<never>;
   readonly hasReference: boolean;
-  /** Where ranks connect. */
   readonly url: string;
-  /** Numbers of the policy. */
-  parameters = 0;
   private readonly ranks: Rank[];
   private readonly server: WebSocketServer;
   private readonly deadlines: RankGroupOptions["deadlines"];
@@ -91,17 +78,13 @@ export class RankGroup {
     this.died.catch(() => {});
   }
 
-  /** Starts `count` processes and initializes them; on any failure none is left. */
+  /** Initialized when this resolves; on failure none is left. */
   static async start(options: RankGroupOptions): Promise<RankGroup> {
     const { count, init, deadlines } = options;
     const token = randomBytes(24).toString("base64url");
-    const server = new WebSocketServer({
-      host: "127.0.0.1",
-      port: 0,
-      perMessageDeflate: false,
-      maxPayload: 2 ** 31 - 1,
-    });
-    await new Promise((resolve, reject) => server.once("listening", resolve).once("error", reject));
+    const place = { host: "127.0.0.1", port: 0 };
+    const server = new WebSocketServer({ ...place, perMessageDeflate: false, maxPayload: 2 ** 31 - 1 });
+    await once(server, "listening");
     const ranks = Array.from({ length: count }, (_, rank) => {
       const args = ["rank", "--controller", urlOf(server), "--rank", String(rank)];
       return new Rank(new Child({ name: `rank ${rank}`, args, env: { MOLT_TOKEN: token } }));
@@ -112,8 +95,7 @@ export class RankGroup {
       await withDeadline(Promise.race([connected, group.died]), deadlines.start, `${count} rank processes to connect`);
       const timeoutMs = deadlineMs(deadlines.request);
       const store = { host: "127.0.0.1", port: await freePort(), timeoutMs };
-      const results = await group.all("init", { ...init, worldSize: count, store }, deadlines.start);
-      group.parameters = results[0]!.parameters;
+      await group.all("init", { ...init, worldSize: count, store }, deadlines.start);
       return group;
     } catch (error) {
       await group.stop();
@@ -125,12 +107,11 @@ export class RankGroup {
     return this.ranks.length;
   }
 
-  /** The processes, by rank. */
   get children(): Child[] {
     return this.ranks.map((rank) => rank.child);
   }
 
-  /** One request to one rank. Collective methods go to `all`. */
+  /** Collective methods go to `all`. */
   async call<M extends RankMethod>(
     rank: number,
     method: M,
@@ -142,13 +123,13 @@ export class RankGroup {
       const answer = Promise.race([this.ranks[rank]!.request(method, params), this.died]);
       return (await withDeadline(answer, seconds, `${child.name} to answer ${method}`)) as Result<M>;
     } catch (error) {
-      // A dead rank breaks its peers' collectives: give its own death a moment to be known, it is the cause.
+      // A dead rank breaks its peers' collectives: its own death is the cause, given a moment to be known.
       await Promise.race([this.died, new Promise((resolve) => setTimeout(resolve, deadlineMs(1)))]);
       throw error;
     }
   }
 
-  /** The same request to every rank, or each its own; results by rank. */
+  /** One request to all, or each its own; results by rank. */
   all<M extends RankMethod>(
     method: M,
     params: Params<M> | ((rank: number) => Params<M>),
@@ -158,13 +139,6 @@ export class RankGroup {
     return Promise.all(this.ranks.map((_, rank) => this.call(rank, method, paramsOf(rank), seconds)));
   }
 
-  /** Weights to the engines of the transfer group; resolves with the checksum they must report. */
-  async broadcastWeights(): Promise<string> {
-    const results = await this.all("broadcastWeights", noParams);
-    return results[0]!.checksum;
-  }
-
-  /** Ends all rank processes; safe to call twice. */
   async stop(): Promise<void> {
     await Promise.all(this.ranks.map((rank) => rank.child.stop()));
     for (const client of this.server.clients) client.terminate();
@@ -172,14 +146,14 @@ export class RankGroup {
   }
 }
 
-/** Resolves when every rank has said hello with the token; anybody else is turned away. */
+/** When every rank has said hello with the token; others are turned away. */
 function acceptRanks(server: WebSocketServer, ranks: Rank[], token: string): Promise<void> {
   return new Promise((resolve) => {
     server.on("connection", (socket) => {
       socket.on("error", () => {});
       socket.once("message", (bytes: Buffer) => {
         const hello = readHello(bytes);
-        const rank = hello && sameToken(hello.token, token) ? ranks[hello.rank] : undefined;
+        const rank = hello && sameSecret(String(hello.token), token) ? ranks[hello.rank] : undefined;
         if (rank === undefined || rank.socket !== null) return socket.terminate();
         rank.attach(socket);
         if (ranks.every((one) => one.socket !== null)) resolve();
@@ -198,9 +172,4 @@ function readHello(bytes: Buffer): Hello | null {
 
 function urlOf(server: WebSocketServer): string {
   return `ws://127.0.0.1:${(server.address() as AddressInfo).port}`;
-}
-
-function sameToken(given: string, token: string): boolean {
-  const [a, b] = [Buffer.from(String(given)), Buffer.from(token)];
-  return a.length === b.length && timingSafeEqual(a, b);
 }

@@ -3,14 +3,14 @@ import { Mask } from "../agents/types.ts";
 import { RunnerError } from "../errors.ts";
 import type { TrainRow } from "./protocol.ts";
 
-/** A row as a rank keeps it: what the phases have added so far. Arrays have one value a token. */
+/** What the phases have added to a row; arrays have one value a token. */
 export interface StoredRow extends TrainRow {
   old?: Float32Array;
   ref?: Float32Array;
   advantages?: Float32Array;
 }
 
-/** Position t holds the trained token when `mask[t]` says so and a token before it predicts it. */
+/** A masked token, with one before it to predict it. */
 export function isTrained(mask: Uint8Array, t: number): boolean {
   return t > 0 && mask[t] === Mask.trained;
 }
@@ -19,7 +19,7 @@ export function trainedTokens(mask: Uint8Array): number {
   return mask.reduce((count, _, t) => count + Number(isTrained(mask, t)), 0);
 }
 
-/** First-fit decreasing: microbatches of whole rows, each of at most `budget` tokens. */
+/** First-fit decreasing: whole rows, at most `budget` tokens each. */
 export function packToBudget<T extends { id: string; tokens: { length: number } }>(
   rows: readonly T[],
   budget: number,
@@ -44,23 +44,23 @@ export function packToBudget<T extends { id: string; tokens: { length: number } 
 }
 
 /**
- * A microbatch, laid end to end and shifted: slot t belongs to the token at t + 1 of its row, predicted by position t.
- * The per-token arrays `[T]` hold 0 wherever `trained` is 0, whatever the rows hold there.
+ * Rows laid end to end and shifted: slot t belongs to the token at t + 1 of its row, predicted by position t. Per-token
+ * arrays `[T]` hold 0 wherever `trained` is 0, whatever the rows hold.
  */
 export interface PackedBatch {
   packed: PackedRows;
   trained: Uint8Array;
   behaviour: Float32Array;
   advantages: Float32Array;
-  /** Null when the rows were not scored. */
+  /** Null for unscored rows. */
   old: Float32Array | null;
   ref: Float32Array | null;
 }
 
 export function packRows(rows: readonly StoredRow[]): PackedBatch {
   const cu = new Int32Array(rows.length + 1);
-  rows.forEach((row, index) => {
-    cu[index + 1] = cu[index]! + row.tokens.length;
+  rows.forEach(({ tokens }, index) => {
+    cu[index + 1] = cu[index]! + tokens.length;
   });
   const length = cu[rows.length]!;
   const tokens = new Int32Array(length);
@@ -68,54 +68,52 @@ export function packRows(rows: readonly StoredRow[]): PackedBatch {
   const temperatures = new Float32Array(length).fill(1);
   const trained = new Uint8Array(length);
   rows.forEach((row, index) => {
-    const start = cu[index]!;
-    tokens.set(row.tokens, start);
-    for (let t = 1; t < row.tokens.length; t++) {
-      if (!isTrained(row.mask, t)) continue;
-      trained[start + t - 1] = 1;
-      targets[start + t - 1] = row.tokens[t]!;
-      temperatures[start + t - 1] = row.temperatures[t]!;
-    }
+    tokens.set(row.tokens, cu[index]);
   });
-  const gather = (values: (row: StoredRow) => Float32Array | undefined) => gatherShifted(rows, cu, values);
+  eachTrained(rows, cu, (row, t, slot) => {
+    trained[slot] = 1;
+    targets[slot] = row.tokens[t]!;
+    temperatures[slot] = row.temperatures[t]!;
+  });
+  const gather = (name: "logprobs" | "advantages" | "old" | "ref") => {
+    const values = new Float32Array(length);
+    eachTrained(rows, cu, (row, t, slot) => {
+      values[slot] = row[name]?.[t] ?? 0;
+    });
+    return values;
+  };
   return {
     packed: { tokens, cu, targets, temperatures },
     trained,
-    behaviour: gather((row) => row.logprobs),
-    advantages: gather((row) => row.advantages),
-    old: rows.every((row) => row.old) ? gather((row) => row.old) : null,
-    ref: rows.every((row) => row.ref) ? gather((row) => row.ref) : null,
+    behaviour: gather("logprobs"),
+    advantages: gather("advantages"),
+    old: rows.every(({ old }) => old) ? gather("old") : null,
+    ref: rows.every(({ ref }) => ref) ? gather("ref") : null,
   };
 }
 
-function gatherShifted(
+/** Undoes the shift: values `[T]` as one array a row, 0 on untrained tokens. */
+export function unpackRows(rows: readonly StoredRow[], cu: Int32Array, values: Float32Array): Float32Array[] {
+  const unpacked = rows.map(({ tokens }) => new Float32Array(tokens.length));
+  eachTrained(rows, cu, (_, t, slot, index) => {
+    unpacked[index]![t] = values[slot]!;
+  });
+  return unpacked;
+}
+
+function eachTrained(
   rows: readonly StoredRow[],
   cu: Int32Array,
-  valuesOf: (row: StoredRow) => Float32Array | undefined,
-): Float32Array {
-  const result = new Float32Array(cu[rows.length]!);
+  visit: (row: StoredRow, t: number, slot: number, index: number) => void,
+): void {
   rows.forEach((row, index) => {
-    const values = valuesOf(row);
-    if (values === undefined) return;
     for (let t = 1; t < row.tokens.length; t++) {
-      if (isTrained(row.mask, t)) result[cu[index]! + t - 1] = values[t]!;
+      if (isTrained(row.mask, t)) visit(row, t, cu[index]! + t - 1, index);
     }
-  });
-  return result;
-}
-
-/** The inverse of the shift: packed values `[T]` as one array a row, 0 on untrained tokens. */
-export function unpackRows(rows: readonly StoredRow[], cu: Int32Array, values: Float32Array): Float32Array[] {
-  return rows.map((row, index) => {
-    const result = new Float32Array(row.tokens.length);
-    for (let t = 1; t < result.length; t++) {
-      if (isTrained(row.mask, t)) result[t] = values[cu[index]! + t - 1]!;
-    }
-    return result;
   });
 }
 
-/** What a rank without rows runs, with weight 0, so that its collectives match the others'. */
+/** For a rank without rows, at weight 0, so that its collectives match. */
 export function dummyRow(): StoredRow {
   const row = { id: "dummy", tokens: new Int32Array(2), mask: new Uint8Array(2) };
   row.mask[1] = Mask.trained;

@@ -116,6 +116,19 @@ test("the gradient is clipped to max_norm", async () => {
   });
 });
 
+test("a layer's graph kept takes the step that recomputing it takes", async () => {
+  const taken = [];
+  for (const gradientCheckpoint of ["full", "none"] as const) {
+    const trainer = await start({ loss: plainLoss, policy: { ...tinyInit().policy, gradientCheckpoint } });
+    await trainer.putRows({ rows: fixtureRows() });
+    const { gradientNorm, sums } = await trainer.update(update);
+    taken.push({ gradientNorm, loss: sums.policy_loss! });
+  }
+  const [full, none] = taken;
+  expect(none!.gradientNorm / full!.gradientNorm).toBeCloseTo(1, 6);
+  expect(none!.loss).toBeCloseTo(full!.loss, 6);
+});
+
 describe("checkpoint", () => {
   test("a step after loading is the step that would have followed, bit for bit", async () => {
     const trainer = await start({ loss: plainLoss });

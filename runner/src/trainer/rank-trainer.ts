@@ -2,6 +2,7 @@ import { join } from "node:path";
 import { AdamW, Model, ProcessGroup, setThreads } from "molt-native";
 import { checkCorrection } from "../algorithms/corrections/correction.ts";
 import { policyLoss } from "../algorithms/losses/registry.ts";
+import type { UpdateMetrics } from "../algorithms/metrics.ts";
 import { exportHeader } from "../data/model-folder.ts";
 import { RunnerError } from "../errors.ts";
 import { accumulate } from "./accumulate.ts";
@@ -19,7 +20,7 @@ interface State {
   optimizer: AdamW;
 }
 
-/** What a rank process does, method by method; one runs at a time. Keeps training rows by id between the phases. */
+/** A rank's methods; one runs at a time. Keeps training rows by id between the phases. */
 export class RankTrainer implements Handlers {
   private readonly rank: number;
   private readonly rows = new Map<string, StoredRow>();
@@ -30,7 +31,7 @@ export class RankTrainer implements Handlers {
     this.rank = rank;
   }
 
-  async init(params: InitParams): Promise<{ parameters: number }> {
+  async init(params: InitParams): Promise<undefined> {
     policyLoss(params.loss.name);
     checkCorrection(params.loss.correction);
     await setThreads(params.threads);
@@ -43,20 +44,17 @@ export class RankTrainer implements Handlers {
     const { betas, eps, weightDecay } = params.optimizer;
     const optimizer = new AdamW(policy, { beta1: betas[0], beta2: betas[1], eps, weightDecay });
     this.current = { params, group, policy, ref, optimizer };
-    return { parameters: countParameters(params.policy) };
   }
 
-  async putRows({ rows }: { rows: StoredRow[] }): Promise<null> {
+  async putRows({ rows }: { rows: StoredRow[] }): Promise<undefined> {
     for (const row of rows) this.rows.set(row.id, row);
-    return null;
   }
 
-  async dropRows({ ids }: { ids: string[] }): Promise<null> {
+  async dropRows({ ids }: { ids: string[] }): Promise<undefined> {
     for (const id of ids) this.rows.delete(id);
-    return null;
   }
 
-  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" }): Promise<null> {
+  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" }): Promise<undefined> {
     const { policy, ref } = this.state;
     const model = as === "old" ? policy : ref;
     if (model === null) throw new RunnerError("no reference model was loaded: algo.kl has no coefficient");
@@ -66,28 +64,24 @@ export class RankTrainer implements Handlers {
         this.row(id)[as] = logprobs[index]!;
       });
     }
-    return null;
   }
 
-  async putAdvantages({ ids, advantages }: { ids: string[]; advantages: Float32Array[] }): Promise<null> {
+  async putAdvantages({ ids, advantages }: { ids: string[]; advantages: Float32Array[] }): Promise<undefined> {
     ids.forEach((id, index) => {
       this.row(id).advantages = advantages[index]!;
     });
-    return null;
   }
 
-  /** One optimizer step, or none where the gradient is not finite on any rank. */
+  /** No step where any rank's gradient is not finite. */
   async update({ microbatches, numTokens, learningRate }: UpdateParams): Promise<UpdateResult> {
     if (numTokens <= 0) throw new RunnerError("an update needs a trainable token");
     const { policy, optimizer, params } = this.state;
-    const metrics = { sums: {} as Record<string, number>, maxima: {} as Record<string, number> };
-    for (const ids of microbatches) {
-      await accumulate(policy, this.rowsOf(ids), params.loss, numTokens, metrics);
-    }
+    const metrics: UpdateMetrics = { sums: {}, maxima: {} };
+    for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), params.loss, numTokens, metrics);
     const gradientNorm = await policy.gradientNorm();
     const finite = Number.isFinite(gradientNorm);
     const nonFinite = finite ? null : await policy.nonFiniteGradients();
-    // As torch.nn.utils.clip_grad_norm_ has it.
+    // As torch.nn.utils.clip_grad_norm_.
     if (finite) await optimizer.step(learningRate, Math.min(1, params.optimizer.maxNorm / (gradientNorm + 1e-6)));
     await policy.zeroGradients();
     return { ...metrics, gradientNorm, nonFinite };
@@ -97,11 +91,9 @@ export class RankTrainer implements Handlers {
     return { logprobs: await this.forward(this.state.policy, ids) };
   }
 
-  async connectEngines(transfer: RankMethods["connectEngines"][0]): Promise<null> {
-    this.transfer?.close();
-    this.transfer = null;
+  async connectEngines(transfer: RankMethods["connectEngines"][0]): Promise<undefined> {
+    await this.disconnectEngines();
     if (this.rank === 0) this.transfer = await ProcessGroup.create({ ...transfer, rank: 0, serveStore: true });
-    return null;
   }
 
   async broadcastWeights(): Promise<{ checksum: string }> {
@@ -110,10 +102,9 @@ export class RankTrainer implements Handlers {
     return this.checksum();
   }
 
-  async disconnectEngines(): Promise<null> {
+  async disconnectEngines(): Promise<undefined> {
     this.transfer?.close();
     this.transfer = null;
-    return null;
   }
 
   async checksum(): Promise<{ checksum: string }> {
@@ -136,10 +127,9 @@ export class RankTrainer implements Handlers {
     return { stepCount };
   }
 
-  async exportWeights({ directory }: { directory: string }): Promise<null> {
+  async exportWeights({ directory }: { directory: string }): Promise<undefined> {
     const { policy, params } = this.state;
     await policy.save(join(directory, "model.safetensors"), exportHeader(params.policy.units));
-    return null;
   }
 
   close(): void {
@@ -162,7 +152,6 @@ export class RankTrainer implements Handlers {
     return ids.map((id) => this.row(id));
   }
 
-  /** Log-probabilities a token of each row, without gradient. */
   private async forward(model: Model, ids: string[]): Promise<Float32Array[]> {
     const rows = this.rowsOf(ids);
     const { packed } = packRows(rows.length > 0 ? rows : [dummyRow()]);
@@ -181,14 +170,9 @@ export class RankTrainer implements Handlers {
 }
 
 async function createModel(spec: ModelSpec, group: ProcessGroup | null, trainable: boolean): Promise<Model> {
-  const { config, units, dtype } = spec;
-  const model = await Model.create({ config, units, dtype, group, trainable });
+  const { config, units, dtype, gradientCheckpoint } = spec;
+  const model = await Model.create({ config, units, dtype, gradientCheckpoint, group, trainable });
   if (spec.weights === null) await model.initialize(spec.seed);
   else await model.load(spec.weights);
   return model;
-}
-
-function countParameters({ units }: ModelSpec): number {
-  const size = (shape: number[]) => shape.reduce((product, length) => product * length, 1);
-  return units.flatMap((unit) => unit.parameters).reduce((count, { shape }) => count + size(shape), 0);
 }

@@ -1,23 +1,19 @@
+import { once } from "node:events";
 import WebSocket from "ws";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { endWithParent } from "../launchers/child.ts";
-import type { Hello, RankMethod, Request, Response } from "./protocol.ts";
+import type { Hello, Request, Response } from "./protocol.ts";
 import { RankTrainer } from "./rank-trainer.ts";
 
-/**
- * The hidden verb `rank`: serves one device's share of the training until the controller leaves. The run's token is in
- * MOLT_TOKEN. Resolves when the controller closes the connection.
- */
+/** The hidden verb `rank`: trains until the controller closes the connection. MOLT_TOKEN holds the run's token. */
 export async function rankCommand(options: { controller: string; rank: number }): Promise<void> {
   const rank = Number(options.rank);
   const trainer = new RankTrainer(rank);
   const socket = new WebSocket(options.controller, { perMessageDeflate: false, maxPayload: 2 ** 31 - 1 });
   endWithParent(() => trainer.close());
-  await new Promise<void>((resolve, reject) => {
-    socket.once("open", resolve);
-    socket.once("error", reject);
-  });
+  await once(socket, "open");
+  socket.on("error", () => {}); // its end is what counts
   const hello: Hello = { rank, token: process.env.MOLT_TOKEN ?? "" };
   socket.send(pack(hello));
   let last = Promise.resolve();
@@ -33,10 +29,6 @@ async function answer(trainer: RankTrainer, { id, method, params }: Request): Pr
     const handler = trainer[method] as (params: unknown) => Promise<unknown>;
     return { id, result: await handler.call(trainer, params) };
   } catch (error) {
-    return { id, error: describe(method, error) };
+    return { id, error: error instanceof RunnerError ? error.format() : `${method}: ${messageOf(error)}` };
   }
-}
-
-function describe(method: RankMethod, error: unknown): string {
-  return error instanceof RunnerError ? error.format() : `${method}: ${messageOf(error)}`;
 }

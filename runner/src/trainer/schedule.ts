@@ -1,15 +1,14 @@
 export interface ScheduleSpec {
   learningRate: number;
   scheduler: "constant" | "linear" | "cosine";
-  /** Share of `totalUpdates` spent warming up; rounded up. */
+  /** Of `totalUpdates`, rounded up. */
   warmupRatio: number;
   /** Where linear and cosine end, as a fraction of `learningRate`. */
   minLrRatio: number;
-  /** Optimizer updates of the whole run. */
   totalUpdates: number;
 }
 
-/** Learning rate of the update after `done` ones. Warm-up rises linearly from learningRate / warmup to learningRate. */
+/** Of the update after `done` ones. Warm-up rises linearly from learningRate / warmup. */
 export function learningRate(spec: ScheduleSpec, done: number): number {
   const warmup = Math.ceil(spec.totalUpdates * spec.warmupRatio);
   if (done < warmup) return (spec.learningRate * (done + 1)) / warmup;

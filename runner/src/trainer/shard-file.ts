@@ -1,4 +1,4 @@
-/** A rank's part of a checkpoint: safetensors with weights and both moments, and what must fit when it is read back. */
+/** A rank's part of a checkpoint: safetensors of weights and both moments, and what must fit. */
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
@@ -9,7 +9,7 @@ import { RunnerError } from "../errors.ts";
 export interface ShardIdentity {
   rank: number;
   worldSize: number;
-  /** float32 values in each of the three arrays. */
+  /** float32 values in each array. */
   shardSize: number;
   units: UnitDescription[];
 }
@@ -25,7 +25,7 @@ export function shardHeader(identity: ShardIdentity, stepCount: number): Uint8Ar
   return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount) });
 }
 
-/** Byte offset of the arrays and the optimizer's step count, or an error that names all that does not fit. */
+/** Byte offset of the arrays, and the optimizer's steps; one error names all that does not fit. */
 export function readShard(file: string, identity: ShardIdentity): { offset: number; stepCount: number } {
   if (!existsSync(file)) {
     throw new RunnerError("this checkpoint has no such shard", {

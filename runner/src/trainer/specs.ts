@@ -3,11 +3,10 @@ import type { Recipe } from "../recipe/index.ts";
 import type { InitParams, LossSpec, ModelSpec } from "./protocol.ts";
 import type { ScheduleSpec } from "./schedule.ts";
 
-/** What the ranks are started with, from a recipe. */
 export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): Omit<InitParams, "worldSize" | "store"> {
   const { adam, max_norm: maxNorm } = recipe.actor;
   return {
-    policy: modelSpec(recipe, folder, recipe.actor.init === "weights"),
+    policy: modelSpec(recipe, folder),
     ref: loss.kl.coef > 0 ? referenceSpec(recipe, folder) : null,
     optimizer: { betas: adam.betas, eps: adam.eps, weightDecay: adam.weight_decay, maxNorm },
     loss,
@@ -31,7 +30,7 @@ export function policyLoss({ actor, algo }: Recipe): LossSpec {
   };
 }
 
-/** Minus log-probability; nothing else of a policy loss applies to what was not sampled. */
+/** Minus log-probability; what was not sampled needs nothing else. */
 export function sftLoss(recipe: Recipe): LossSpec {
   const { kl, correction, ...loss } = policyLoss(recipe);
   return { ...loss, name: "sft", entropyCoef: 0, kl: { ...kl, coef: 0 }, correction: { ...correction, level: "off" } };
@@ -48,14 +47,14 @@ export function schedule({ actor }: Recipe, totalUpdates: number): ScheduleSpec 
 }
 
 function referenceSpec(recipe: Recipe, policy: ModelFolder): ModelSpec {
-  const { ref, actor } = recipe;
-  const path = ref.model_name_or_path;
-  if (path === null || path === actor.model_name_or_path) return modelSpec(recipe, policy, actor.init === "weights");
-  return modelSpec(recipe, readModelFolder(path, { weights: "required" }), true);
+  const path = recipe.ref.model_name_or_path;
+  const isOther = path !== null && path !== recipe.actor.model_name_or_path;
+  return modelSpec(recipe, isOther ? readModelFolder(path, { weights: "required" }) : policy);
 }
 
-function modelSpec({ run, fsdp }: Recipe, { decoder, tensors }: ModelFolder, trained: boolean): ModelSpec {
+function modelSpec({ run, fsdp, actor }: Recipe, { decoder, tensors }: ModelFolder): ModelSpec {
   const { config, units } = decoder;
   const dtype = fsdp.param_dtype === "bf16" ? "bfloat16" : "float32";
-  return { config, units, weights: trained ? tensors : null, seed: run.seed, dtype };
+  const gradientCheckpoint = actor.gradient_checkpoint === "none" ? "none" : "full";
+  return { config, units, weights: tensors.length > 0 ? tensors : null, seed: run.seed, dtype, gradientCheckpoint };
 }

@@ -7,32 +7,35 @@ import { RunnerError } from "../errors.ts";
 import type { Ranks } from "./handle.ts";
 import { isTrained, trainedTokens } from "./packing.ts";
 import type { TrainRow } from "./protocol.ts";
-import { learningRate, type ScheduleSpec } from "./schedule.ts";
-import { type BatchResult, dropRows, idsOf, planUpdate, putRows, runUpdates, type UpdatePlan } from "./update.ts";
+import {
+  type BatchResult,
+  idsOf,
+  nothingToTrain,
+  trainUpdates,
+  type UpdatePlan,
+  type UpdateSettings,
+} from "./update.ts";
 import { cutUpdates } from "./updates.ts";
 
-export interface TrainSettings {
+export interface TrainSettings extends UpdateSettings {
   /** A key of `advantageEstimators`. */
   estimator: string;
   rewardClip: [number, number];
   dynamicFiltering: DynamicFiltering;
   updatesPerBatch: number;
-  maxTokensPerDevice: number;
-  schedule: ScheduleSpec;
 }
 
-/** A rollout with what training adds to it. */
 interface TrainRollout extends ScoredRollout {
   rows: TrainRow[];
   advantage: number;
 }
 
-/** `dropped`: the groups that no update was made of, by id, with the reason. */
+/** `dropped`: reasons by group id. */
 export type TrainResult = BatchResult & { dropped: Map<string, string> };
 
 /**
- * One batch of groups: filter, advantages, updates. `updatesDone` counts the optimizer updates before it (schedule).
- * Failed rollouts have no reward and are in no baseline. The batch is consumed whatever happens; see `BatchResult`.
+ * Filter, advantages, updates of one batch. `updatesDone`: optimizer updates before it (schedule). Failed rollouts are
+ * in no baseline. The batch is consumed whatever happens; see `BatchResult`.
  */
 export async function trainBatch(
   ranks: Ranks,
@@ -42,35 +45,22 @@ export async function trainBatch(
 ): Promise<TrainResult> {
   const { kept, dropped, metrics } = filterGroups(groups, settings);
   const rollouts = withAdvantages(kept, settings);
-  const plans = cutUpdates(rollouts, settings.updatesPerBatch).map((update) => {
-    return planUpdate(
-      update.flatMap((rollout) => rollout.rows),
-      ranks.count,
-      settings.maxTokensPerDevice,
-    );
-  });
-  Object.assign(metrics, { rows: 0, tokens_trained: 0 });
-  if (plans.length === 0) {
-    const detail = `${groups.length} groups, ${kept.length} of them left after filtering, without a trained token`;
-    const skipped = { reason: "no_trainable_tokens", detail } as const;
-    return { metrics, tokens: 0, updates: 0, skipped, dropped: dropAll(kept, skipped.reason, dropped) };
+  const updates = cutUpdates(rollouts, settings.updatesPerBatch).map((update) => update.flatMap(({ rows }) => rows));
+  const detail = `${groups.length} groups, ${kept.length} of them left after filtering, without a trained token`;
+  const result =
+    updates.length === 0
+      ? nothingToTrain(detail)
+      : await trainUpdates(ranks, updates, settings, updatesDone, async (plans) => {
+          await putAdvantages(ranks, plans, rollouts);
+          await score(ranks, plans);
+        });
+  if (result.skipped && result.updates === 0) {
+    for (const { groupId } of kept) dropped.set(groupId, result.skipped.reason);
   }
-  await putRows(ranks, plans);
-  await putAdvantages(ranks, plans, rollouts);
-  await score(ranks, plans);
-  const result = await runUpdates(ranks, plans, (made) => learningRate(settings.schedule, updatesDone + made));
-  await dropRows(ranks, plans);
-  const rows = plans.reduce((sum, plan) => sum + plan.microbatches.flat(2).length, 0);
-  if (result.skipped && result.updates === 0) dropAll(kept, result.skipped.reason, dropped);
-  return { ...result, dropped, metrics: { ...metrics, ...result.metrics, rows, tokens_trained: result.tokens } };
+  return { ...result, dropped, metrics: { ...metrics, ...result.metrics } };
 }
 
-function dropAll(groups: readonly Group[], reason: string, dropped: Map<string, string>): Map<string, string> {
-  for (const { groupId } of groups) dropped.set(groupId, reason);
-  return dropped;
-}
-
-/** What is left of the groups, and metrics over the rollouts that came, raw rewards included. */
+/** With metrics over all rollouts that came, of raw rewards. */
 function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }: TrainSettings) {
   const filter: GroupFilter = groupFilters[dynamicFiltering];
   const rollouts = groups.flatMap((group) => group.rollouts);
@@ -99,19 +89,18 @@ function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }
   return { kept, dropped, metrics };
 }
 
-/** Model calls whose reply is trained; one that several rows begin with counts once. */
+/** Trained replies; one that several rows begin with counts once. */
 function turnsOf({ segments }: Rollout): number {
   return segments.reduce((sum, { mask, turns }) => sum + turns.filter(({ start }) => isTrained(mask, start)).length, 0);
 }
 
-/** For each reason to end, the part of the rollouts that ended for it. */
 function stopShares(rollouts: readonly Rollout[]): Record<string, number> {
   const reasons = new Set(rollouts.map(({ stop }) => stop));
   const share = (reason: StopReason) => mean(rollouts.map(({ stop }) => Number(stop === reason)));
   return Object.fromEntries([...reasons].map((reason) => [`stop/${reason}`, share(reason)]));
 }
 
-/** What agents say in numbers, each over the rollouts that say it. */
+/** Numbers only, each over the rollouts that have it. */
 function averageInfo(rollouts: readonly Rollout[]): Record<string, number> {
   const names = new Set(rollouts.flatMap(({ info }) => Object.keys(info)));
   const values = (name: string) => rollouts.flatMap(({ info }) => info[name] ?? []);
@@ -140,7 +129,6 @@ function withAdvantages(groups: readonly Group[], { estimator, rewardClip }: Tra
   return scored.map((rollout, index) => ({ ...rollout, advantage: advantages[index]! }));
 }
 
-/** One row a leaf; a leaf without a trained token is no row. */
 function rowsOf({ rolloutId, segments }: Rollout): TrainRow[] {
   return segments
     .map((segment, leaf) => trainRow(`${rolloutId}/${leaf}`, segment))
@@ -172,7 +160,7 @@ async function putAdvantages(
   });
 }
 
-/** Passes without gradient: the old policy where weights change between updates of one batch, and the reference. */
+/** Without gradient: the old policy where weights change within a batch, and the reference. */
 async function score(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
   const microbatches = (rank: number) => plans.flatMap((plan) => idsOf(plan.microbatches[rank]!));
   if (plans.length > 1) await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as: "old" }));

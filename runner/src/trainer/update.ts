@@ -1,32 +1,62 @@
+import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
+import { shorten } from "../lists.ts";
 import { balance } from "./balance.ts";
 import type { Ranks } from "./handle.ts";
 import { packToBudget, trainedTokens } from "./packing.ts";
 import type { TrainRow, UpdateResult } from "./protocol.ts";
+import { learningRate, type ScheduleSpec } from "./schedule.ts";
 
-/** One optimizer step, laid out: `microbatches[rank]` are as many on every rank, the last of a short one empty. */
+/** One optimizer step. `microbatches[rank]` are as many on every rank; the last may be empty. */
 export interface UpdatePlan {
   microbatches: TrainRow[][][];
-  /** Trained tokens of the update over all ranks: the loss's denominator. */
+  /** Trained tokens over all ranks: the loss's denominator. */
   numTokens: number;
 }
 
-/** Why a batch left weights, moments, schedule and version as they were. */
+/** Why a batch changed no weights, moments, schedule or version. */
 export interface Skipped {
   reason: "no_trainable_tokens" | "non_finite_gradient";
   detail: string;
 }
 
-/** What one batch did. With `updates` above 0 the weights have changed, also where a later update was skipped. */
+/** With `updates` above 0 the weights have changed, also where a later update was skipped. */
 export interface BatchResult {
   metrics: Record<string, number>;
-  /** Tokens trained. */
   tokens: number;
-  /** Optimizer updates made. */
   updates: number;
-  skipped?: Skipped;
+  skipped?: Skipped | null;
 }
 
-/** Deals rows to ranks by tokens and packs each rank's share to the device's budget. */
+export interface UpdateSettings {
+  maxTokensPerDevice: number;
+  schedule: ScheduleSpec;
+}
+
+/**
+ * Each of `updates` holds one optimizer step's rows; `updatesDone` were before. `prepare` runs once the rows lie on the
+ * ranks.
+ */
+export async function trainUpdates(
+  ranks: Ranks,
+  updates: readonly (readonly TrainRow[])[],
+  settings: UpdateSettings,
+  updatesDone: number,
+  prepare: (plans: readonly UpdatePlan[]) => Promise<void> = async () => {},
+): Promise<BatchResult> {
+  const plans = updates.map((rows) => planUpdate(rows, ranks.count, settings.maxTokensPerDevice));
+  await putRows(ranks, plans);
+  await prepare(plans);
+  const result = await runUpdates(ranks, plans, (made) => learningRate(settings.schedule, updatesDone + made));
+  await dropRows(ranks, plans);
+  return { ...result, metrics: { ...result.metrics, rows: updates.flat().length, tokens_trained: result.tokens } };
+}
+
+export function nothingToTrain(detail: string): BatchResult {
+  const skipped = { reason: "no_trainable_tokens", detail } as const;
+  return { metrics: { rows: 0, tokens_trained: 0 }, tokens: 0, updates: 0, skipped };
+}
+
+/** Deals rows to ranks by tokens, and packs each rank's to the device's budget. */
 export function planUpdate(rows: readonly TrainRow[], ranks: number, tokensPerDevice: number): UpdatePlan {
   const shares = balance(rows, ranks, (row) => row.tokens.length);
   const microbatches = shares.map((share) => packToBudget(share, tokensPerDevice));
@@ -39,7 +69,6 @@ export function idsOf(microbatches: readonly TrainRow[][]): string[][] {
   return microbatches.map((rows) => rows.map((row) => row.id));
 }
 
-/** Puts the rows of all updates on their ranks, each row once. */
 export async function putRows(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
   await ranks.all("putRows", (rank) => ({ rows: plans.flatMap((plan) => plan.microbatches[rank]!.flat()) }));
 }
@@ -48,16 +77,13 @@ export async function dropRows(ranks: Ranks, plans: readonly UpdatePlan[]): Prom
   await ranks.all("dropRows", (rank) => ({ ids: plans.flatMap((plan) => idsOf(plan.microbatches[rank]!).flat()) }));
 }
 
-/**
- * Runs the updates in order. Means are over the trained tokens of all updates made; the learning rate of an update
- * follows from how many were made before it, so a skipped one does not advance the schedule.
- */
+/** Means are over the trained tokens of all updates made. A skipped update does not advance the schedule. */
 export async function runUpdates(
   ranks: Ranks,
   plans: readonly UpdatePlan[],
   learningRateAfter: (updates: number) => number,
 ): Promise<BatchResult> {
-  const sums = new Map<string, number>();
+  const total: UpdateMetrics = { sums: {}, maxima: {} };
   const metrics: Record<string, number> = {};
   let tokens = 0;
   let updates = 0;
@@ -71,24 +97,18 @@ export async function runUpdates(
     if (skipped) break;
     tokens += numTokens;
     updates++;
-    for (const result of results) merge(result, sums, metrics);
+    for (const result of results) addMetrics(total, result);
     metrics.grad_norm = results[0]!.gradientNorm;
     metrics.lr = learningRate;
   }
-  for (const [name, sum] of sums) metrics[name] = sum / tokens;
-  return { metrics, tokens, updates, skipped };
+  for (const [name, sum] of Object.entries(total.sums)) metrics[name] = sum / tokens;
+  return { metrics: { ...total.maxima, ...metrics }, tokens, updates, skipped };
 }
 
 /** The norm is all-reduced, so every rank says the same. */
 function nonFinite(results: readonly UpdateResult[]): Skipped | undefined {
   const names = results[0]!.nonFinite;
   if (names === null) return undefined;
-  const shown = names.slice(0, 5).join(", ") + (names.length > 5 ? ` and ${names.length - 5} more` : "");
-  const detail = names.length > 0 ? `not finite: ${shown}` : "its norm overflows";
+  const detail = names.length > 0 ? `not finite: ${shorten(names, 5)}` : "its norm overflows";
   return { reason: "non_finite_gradient", detail };
-}
-
-function merge(result: UpdateResult, sums: Map<string, number>, maxima: Record<string, number>): void {
-  for (const [name, value] of Object.entries(result.sums)) sums.set(name, (sums.get(name) ?? 0) + value);
-  for (const [name, value] of Object.entries(result.maxima)) maxima[name] = Math.max(maxima[name] ?? 0, value);
 }

@@ -1,8 +1,8 @@
 import { balance } from "./balance.ts";
 
 /**
- * Cuts a batch into `count` optimizer updates by rollouts, evenly in trained tokens. Nothing is lost; an update that
- * would have nothing to train is left out, so fewer may come back.
+ * Cuts a batch into at most `count` updates by rollouts, evenly in trained tokens. Nothing is lost; updates without a
+ * token are left out.
  */
 export function cutUpdates<T extends { tokens: number }>(rollouts: readonly T[], count: number): T[][] {
   const trainable = rollouts.filter((rollout) => rollout.tokens > 0);

@@ -1,21 +1,20 @@
-/** What an estimator sees of one rollout. */
 export interface ScoredRollout {
   groupId: string;
-  /** Finite; already clipped to `reward.clip_range`. */
+  /** Finite; clipped to `reward.clip_range`. */
   reward: number;
-  /** Trained tokens over all rows of the rollout. */
+  /** Trained, over all rows. */
   tokens: number;
 }
 
-/** One advantage a rollout, in the order given; every trained token of the rollout gets it. Nothing here sees rows. */
+/** One advantage a rollout, in order, for all its trained tokens. */
 export type AdvantageEstimator = (rollouts: readonly ScoredRollout[]) => Float64Array;
 
-/** Two rollouts at least, not all of one reward: otherwise a baseline leaves nothing to learn from. */
+/** Not all of one reward, or a baseline leaves nothing to learn from. */
 export function hasSignal(rewards: readonly number[]): boolean {
   return rewards.some((reward) => reward !== rewards[0]);
 }
 
-/** Applies `estimate` to the rewards of each group; a group without signal, and a singleton, give exactly 0. */
+/** Groups without signal, singletons too, get exactly 0. */
 export function perGroup(
   rollouts: readonly ScoredRollout[],
   estimate: (rewards: readonly number[]) => readonly number[],
@@ -36,19 +35,23 @@ export function perGroup(
   return advantages;
 }
 
+export function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
 export function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
+  return sum(values) / values.length;
 }
 
 /**
- * Divides by the population deviation over all trained tokens of the batch (variance floor 1e-8), without moving the
- * centre: a group's advantages still sum to 0.
+ * Divides by the population deviation over the batch's trained tokens (variance floor 1e-8). The centre stays: a
+ * group's advantages still sum to 0.
  */
 export function scaleByDeviation(advantages: Float64Array, rollouts: readonly ScoredRollout[]): Float64Array {
-  const tokens = rollouts.reduce((sum, rollout) => sum + rollout.tokens, 0);
+  const tokens = sum(rollouts.map((rollout) => rollout.tokens));
   if (tokens === 0) return advantages;
   const overTokens = (value: (advantage: number) => number) =>
-    rollouts.reduce((sum, rollout, index) => sum + rollout.tokens * value(advantages[index]!), 0) / tokens;
+    sum(rollouts.map((rollout, index) => rollout.tokens * value(advantages[index]!))) / tokens;
   const centre = overTokens((advantage) => advantage);
   const variance = overTokens((advantage) => (advantage - centre) ** 2);
   return advantages.map((advantage) => advantage / Math.sqrt(Math.max(variance, 1e-8)));

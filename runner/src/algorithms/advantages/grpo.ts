@@ -1,10 +1,10 @@
-import { type AdvantageEstimator, mean, perGroup } from "./estimator.ts";
+import { type AdvantageEstimator, mean, perGroup, sum } from "./estimator.ts";
 
 /** GRPO (arXiv 2402.03300): (reward - mean) / (std + 1e-9) in the group, sample deviation (n - 1). */
 export const grpo: AdvantageEstimator = (rollouts) =>
   perGroup(rollouts, (rewards) => {
     const centre = mean(rewards);
-    const squares = rewards.reduce((sum, reward) => sum + (reward - centre) ** 2, 0);
+    const squares = sum(rewards.map((reward) => (reward - centre) ** 2));
     const deviation = Math.sqrt(squares / (rewards.length - 1));
     return rewards.map((reward) => (reward - centre) / (deviation + 1e-9));
   });

@@ -1,13 +1,14 @@
 import { usageError } from "../../errors.ts";
+import { sum } from "../advantages/estimator.ts";
 
 export interface CorrectionSpec {
   level: "off" | "token" | "seq" | "geo";
   mode: "mask" | "clip" | "trunc";
-  /** Bounds of the importance ratio. */
+  /** Of the importance ratio. */
   threshold: [number, number];
 }
 
-/** Packed rows: the arrays are `[T]`, `cu` `[B+1]`. Slots where `trained` is 0 are never read. */
+/** Packed: arrays are `[T]`, `cu` `[B+1]`. Slots where `trained` is 0 are never read. */
 export interface CorrectionInput {
   old: Float32Array;
   behaviour: Float32Array;
@@ -15,27 +16,27 @@ export interface CorrectionInput {
   cu: Int32Array;
 }
 
-/** `weights` `[T]` multiply the surrogate and carry no gradient; `outside` counts trained tokens out of bounds. */
+/** `weights` `[T]`, without gradient; `outside` counts trained tokens out of bounds. */
 export interface Correction {
   weights: Float32Array;
   outside: number;
 }
 
-/** Log of the ratio that is held against the bounds, from the log-ratios of one row's trained tokens. */
+/** From one row's log-ratios to the logs that are held against the bounds. */
 const levels: Record<Exclude<CorrectionSpec["level"], "off">, (logs: number[]) => number[]> = {
   token: (logs) => logs,
   seq: (logs) => new Array(logs.length).fill(sum(logs)),
   geo: (logs) => new Array(logs.length).fill(sum(logs) / logs.length),
 };
 
-/** Weight of a token from its own ratio w and the level's ratio u. */
+/** A token's weight from its own ratio w and the level's ratio u. */
 const modes: Record<CorrectionSpec["mode"], (w: number, u: number, low: number, high: number) => number> = {
   mask: (w, u, low, high) => (u >= low && u <= high ? w : 0),
   clip: (_w, u, low, high) => Math.min(Math.max(u, low), high),
   trunc: (_w, u, _low, high) => Math.min(u, high),
 };
 
-/** Refuses what has no meaning: clipping one number a sequence would give each of its tokens the whole product. */
+/** Clipping a sequence's ratio would give each of its tokens the whole product. */
 export function checkCorrection({ level, mode }: CorrectionSpec): void {
   if ((level === "seq" || level === "geo") && mode !== "mask") {
     throw usageError(`algo.advantage.is_correction_mode '${mode}' does not go with level '${level}'`, {
@@ -45,8 +46,8 @@ export function checkCorrection({ level, mode }: CorrectionSpec): void {
 }
 
 /**
- * Importance weights for the gap between the policy that trains (old) and the one that sampled (behaviour):
- * w = exp(clamp(old - behaviour, ±30)). They are weights only: the loss's denominator does not change.
+ * For the gap between the policies that train (old) and sampled (behaviour): w = exp(clamp(old - behaviour, ±30)). The
+ * loss's denominator does not change.
  */
 export function correct(spec: CorrectionSpec, { old, behaviour, trained, cu }: CorrectionInput): Correction {
   const weights = new Float32Array(trained.length);
@@ -68,8 +69,4 @@ export function correct(spec: CorrectionSpec, { old, behaviour, trained, cu }: C
 
 function boundedExp(log: number): number {
   return Math.exp(Math.min(Math.max(log, -30), 30));
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }

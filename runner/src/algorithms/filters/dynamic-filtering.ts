@@ -1,9 +1,9 @@
 import { hasSignal } from "../advantages/estimator.ts";
 
-/** Why a group leaves the batch, given its clipped rewards, or null to keep it. */
+/** Why clipped rewards take their group out of the batch; null keeps it. */
 export type GroupFilter = (rewards: readonly number[]) => string | null;
 
-/** `algo.dynamic_filtering`. A dropped group leaves the loss and its denominator: the batch shrinks. */
+/** `algo.dynamic_filtering`. A dropped group leaves the loss and its denominator. */
 export const groupFilters = {
   off: () => null,
   drop: (rewards) => (hasSignal(rewards) ? null : rewards.length === 1 ? "singleton" : "no_signal"),

@@ -3,21 +3,19 @@ import { klEstimators } from "../kl.ts";
 import type { LossSpec } from "./policy-loss.ts";
 import { policyLoss } from "./registry.ts";
 
-/** Each `[T]`, 0 in every slot that is not trained. `logp` and `entropy` carry gradients. */
+/** Each `[T]`, 0 where not trained. `logp` and `entropy` carry gradients. */
 export interface ObjectiveInput {
   logp: Tensor;
   entropy: Tensor;
   old: Tensor;
   advantages: Tensor;
-  /** Correction weights. */
   weights: Tensor;
-  /** 1 where trained. */
   trained: Tensor;
-  /** Reference log-probabilities; null without a KL term. */
+  /** Null without a KL term. */
   ref: Tensor | null;
 }
 
-/** `total` is what backward takes; the others are sums over this microbatch's trained tokens, for metrics. */
+/** Backward takes `total`; the others are sums over the microbatch's trained tokens. */
 export interface Objective {
   total: Tensor;
   policy: Tensor;
@@ -26,8 +24,8 @@ export interface Objective {
 }
 
 /**
- * (Σ policy + β Σ KL - c Σ entropy) / numTokens, with `numTokens` the update's trained tokens over all ranks and
- * microbatches: partial losses add up to the same whole however rows are cut. Call inside `scope`.
+ * (Σ policy + β Σ KL - c Σ entropy) / numTokens, the update's trained tokens over all ranks and microbatches:
+ * partial losses add up to the same whole however rows are cut. Call inside `scope`.
  */
 export function objective(input: ObjectiveInput, spec: LossSpec, numTokens: number): Objective {
   const trained = input.trained.gt(0);

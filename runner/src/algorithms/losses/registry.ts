@@ -3,7 +3,7 @@ import type { PolicyLoss } from "./policy-loss.ts";
 import { ppo } from "./ppo.ts";
 import { sft } from "./sft.ts";
 
-/** `actor.loss_mode`, and `sft` for supervised training. */
+/** `actor.loss_mode`, and `sft`. */
 export const policyLosses: Record<string, PolicyLoss> = { ppo, sft };
 
 export function policyLoss(name: string): PolicyLoss {

@@ -1,24 +1,23 @@
 import type { Tokenizer } from "../../data/tokenizer.ts";
+import type { Sampling } from "./fields.ts";
 
-/** What of the tokenizer a text needs. */
 export type TextTokenizer = Pick<
   Tokenizer,
   "decode" | "decodeBatch" | "encode" | "encodeRendered" | "encodeChat" | "textOf" | "stopTokenIds"
 >;
 
 const replacement = "\ufffd";
-/** Tokens before the new one that its text may depend on (spaces, joined characters). */
+/** Tokens that the next one's text may depend on (spaces, joined characters). */
 const context = 5;
 
 /**
- * Text of tokens that come one by one: what a token adds is the difference of two decodings of the last few, held back
- * while it ends inside a character. As vLLM, an unfinished character at the very end is never shown.
+ * A token's text is the difference of two decodings of the last few, held back while it ends inside a character. As in
+ * vLLM, an unfinished character at the end is never shown.
  */
 class Detokenizer {
   private readonly tokenizer: TextTokenizer;
   private readonly skipSpecial: boolean;
   private ids: number[] = [];
-  /** Of `ids`, those whose text is out. */
   private shown = 0;
 
   constructor(tokenizer: TextTokenizer, skipSpecial: boolean) {
@@ -38,28 +37,21 @@ class Detokenizer {
   }
 }
 
-export interface TextOptions {
-  stop: string[];
-  includeStop: boolean;
-  skipSpecial: boolean;
-  /** Texts of the single tokens are wanted, for log-probabilities. */
+export interface TextOptions extends Pick<Sampling, "stop" | "includeStop" | "skipSpecial" | "stopTokenIds"> {
   tokenTexts: boolean;
-  /** Tokens that end the output; their text is not part of it, unless `includeStop`. */
-  stopTokenIds: ReadonlySet<number>;
 }
 
-/** The text of one choice, its stop strings found across tokens, and what of it may be shown already. */
+/** One choice's text, its stop strings found across tokens. */
 export class ChoiceText {
   text = "";
-  /** The stop string that has ended it. */
   stopString: string | null = null;
-  /** One a token; special tokens keep theirs here. */
+  /** With special tokens. */
   readonly tokenTexts: string[] = [];
   private readonly options: TextOptions;
   private readonly detokenizer: Detokenizer;
   private readonly byToken: Detokenizer;
   private readonly longestStop: number;
-  private released = 0;
+  released = 0;
 
   constructor(tokenizer: TextTokenizer, options: TextOptions) {
     this.options = options;
@@ -78,7 +70,7 @@ export class ChoiceText {
     if (added !== "") this.cutAtStop(from);
   }
 
-  /** What has become visible since the last call. A text that may be the start of a stop string is held back. */
+  /** What is new to show. What may begin a stop string is held back. */
   release(final: boolean): string {
     const held = final || this.stopString !== null ? 0 : Math.max(0, this.longestStop - 1);
     const end = Math.max(this.released, this.text.length - held);
@@ -87,10 +79,10 @@ export class ChoiceText {
     return part;
   }
 
-  /** The stop string that ends first cuts. */
+  /** The stop string that ends first counts. */
   private cutAtStop(from: number): void {
     const { stop, includeStop } = this.options;
-    let end = Number.POSITIVE_INFINITY;
+    let end = Infinity;
     let start = 0;
     for (const candidate of stop) {
       const at = this.text.indexOf(candidate, from);

@@ -1,134 +1,89 @@
 import { ChoiceText, type TextTokenizer } from "./choice-text.ts";
-import type { Sampling, ServedModel } from "./fields.ts";
+import type { Sampling } from "./fields.ts";
 import type { Scheduler, SequenceOutput } from "./scheduler.ts";
 
-/** What a request asks the scheduler for, whatever its route. */
 export interface ChoicesRequest {
   id: string;
-  prompts: Int32Array[];
-  sampling: Omit<Sampling, "seed"> & { seed: number };
-  /** One a prompt. */
-  maxTokens: number[];
+  prompt: Int32Array;
+  sampling: Sampling;
+  seed: number;
+  maxTokens: number;
   cacheSalt: string | null;
-  /** Null where neither text nor stop strings are wanted. */
   tokenizer: TextTokenizer | null;
-  /** Texts of single tokens are wanted, for log-probabilities. */
   tokenTexts: boolean;
 }
 
-/** One sequence of an answer. */
 export interface Choice {
-  /** Counts over the prompts, `n` of each. */
   index: number;
-  prompt: Int32Array;
   output: SequenceOutput;
   text: ChoiceText | null;
 }
 
-/** Tokens `from..to` of a choice are new. With the last `finish` is set; it comes once. */
+/** `from..to` are new. The last comes once, with `finish`. */
 export type OnDelta = (choice: Choice, from: number, to: number, finish: SequenceOutput["finish"]) => void;
 
-/** Starts `n` sequences of each prompt. With `onDelta`, each one's tokens are told in order as they come. */
+/** Starts `n` sequences, whose tokens `onDelta` is told in order. */
 export function startChoices(
   scheduler: Scheduler,
   request: ChoicesRequest,
   onDelta?: OnDelta,
 ): { done: Promise<Choice[]>; abort: () => void } {
-  const { prompts, sampling } = request;
-  const started = Array.from({ length: prompts.length * sampling.n }, (_, index) =>
+  const started = Array.from({ length: request.sampling.n }, (_, index) =>
     startChoice(scheduler, request, index, onDelta),
   );
   const abort = () => {
     for (const one of started) one.abort();
   };
-  if (started.length === 1) return { done: started[0]!.done.then((choice) => [choice]), abort };
   const done = Promise.all(started.map((one) => one.done));
-  // One that fails ends the others.
   done.catch(abort);
   return { done, abort };
 }
 
 function startChoice(scheduler: Scheduler, request: ChoicesRequest, index: number, onDelta?: OnDelta) {
-  const { sampling, tokenizer, tokenTexts, cacheSalt } = request;
-  const at = Math.floor(index / sampling.n);
-  const prompt = request.prompts[at]!;
+  const { sampling, tokenizer, tokenTexts } = request;
   const text = tokenizer && new ChoiceText(tokenizer, { ...sampling, tokenTexts });
-  const follower = text || onDelta ? new Follower({ index, prompt, text }, onDelta) : null;
+  let read = 0;
+  let told = 0;
+  let tail = Promise.resolve();
+  /** Brings the text up to the tokens, call by call, and tells what is new. */
+  const follow = (output: SequenceOutput): Promise<void> => {
+    const { finish, tokenIds } = output;
+    const { length } = tokenIds;
+    tail = tail.then(async () => {
+      for (; text && read < length; read++) await text.push(tokenIds[read]!);
+      if (finish !== null || told < length) onDelta?.({ index, output, text }, told, length, finish);
+      told = length;
+    });
+    tail.catch(() => {});
+    return tail;
+  };
+  const stops = async (output: SequenceOutput) => {
+    await follow(output);
+    return text!.stopString !== null;
+  };
   const { output, abort } = scheduler.submit(request.id, {
-    prompt,
-    temperature: sampling.temperature,
-    topP: sampling.topP,
-    topK: sampling.topK,
-    maxTokens: request.maxTokens[at]!,
-    stopTokenIds: sampling.stopTokenIds,
-    seed: (sampling.seed + index) % Number.MAX_SAFE_INTEGER,
-    cacheSalt,
-    promptLogprobs: sampling.promptLogprobs,
-    stops: sampling.stop.length > 0 ? (current) => follower!.stops(current) : undefined,
-    onToken: onDelta && ((current) => follower!.tell(current)),
+    ...sampling,
+    prompt: request.prompt,
+    maxTokens: request.maxTokens,
+    seed: (request.seed + index) % Number.MAX_SAFE_INTEGER,
+    cacheSalt: request.cacheSalt,
+    stops: sampling.stop.length > 0 ? stops : undefined,
+    onToken:
+      onDelta &&
+      ((current) => {
+        if (current.finish === null) follow(current);
+      }),
   });
-  const done = output.then((whole) => follower?.end(whole) ?? { index, prompt, output: whole, text });
+  const done = output.then(async (whole): Promise<Choice> => {
+    if (text || onDelta) await follow(whole);
+    return { index, output: whole, text };
+  });
   return { done, abort };
 }
 
-/** Brings a choice's text up to its tokens, one call after the other, and tells what is new. */
-class Follower {
-  private readonly choice: Omit<Choice, "output">;
-  private readonly onDelta?: OnDelta;
-  private read = 0;
-  private told = 0;
-  private toldEnd = false;
-  private tail: Promise<void> = Promise.resolve();
-
-  constructor(choice: Omit<Choice, "output">, onDelta?: OnDelta) {
-    this.choice = choice;
-    this.onDelta = onDelta;
-  }
-
-  async stops(output: SequenceOutput): Promise<boolean> {
-    await this.follow(output);
-    return this.choice.text!.stopString !== null;
-  }
-
-  tell(output: SequenceOutput): void {
-    const { finish } = output;
-    const to = output.tokenIds.length;
-    if (this.toldEnd) return;
-    this.toldEnd = finish !== null;
-    this.follow(output, () => {
-      this.onDelta!({ ...this.choice, output }, this.told, to, finish);
-      this.told = to;
-    });
-  }
-
-  async end(output: SequenceOutput): Promise<Choice> {
-    if (this.onDelta) this.tell(output);
-    await this.follow(output);
-    return { ...this.choice, output };
-  }
-
-  private follow({ tokenIds }: SequenceOutput, after?: () => void): Promise<void> {
-    const { text } = this.choice;
-    if (text === null && !after) return this.tail;
-    const { length } = tokenIds;
-    this.tail = this.tail.then(async () => {
-      for (; text !== null && this.read < length; this.read++) await text.push(tokenIds[this.read]!);
-      after?.();
-    });
-    // Whoever waits for the end gets what went wrong.
-    this.tail.catch(() => {});
-    return this.tail;
-  }
-}
-
-/** Why a choice stopped: the string, or the token, that the request brought; null for the model's own end. */
-export function stopReasonOf(
-  { output, text }: Choice,
-  { ownStops }: ChoicesRequest["sampling"],
-  { eosTokenIds }: ServedModel,
-): string | number | null {
+/** The string or token that the request brought; null for the model's own end. */
+export function stopReasonOf({ output, text }: Choice, { stopReasons }: Sampling): string | number | null {
   if (output.finish !== "stop") return null;
-  if (text !== null && text.stopString !== null) return text.stopString;
   const last = output.tokenIds.at(-1)!;
-  return ownStops.has(last) && !eosTokenIds.includes(last) ? last : null;
+  return text?.stopString ?? (stopReasons.has(last) ? last : null);
 }

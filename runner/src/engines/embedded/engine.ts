@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
-import { Model, ProcessGroup, Sampler, setThreads, type TensorLocation } from "molt-native";
+import { Model, ProcessGroup, Sampler, setThreads } from "molt-native";
 import type { Decoder } from "../../data/decoder.ts";
 import { exportHeader, type ModelFolder, readModelFolder } from "../../data/model-folder.ts";
 import { readSafetensorsHeader } from "../../data/safetensors.ts";
@@ -13,36 +13,34 @@ import { buildServer, defaultLimits } from "./server.ts";
 import { WeightUpdates } from "./weight-updates.ts";
 
 export interface EngineOptions {
-  /** A Hugging Face model folder. */
   model: string;
-  /** `random` needs no weights in the folder. */
   init: "weights" | "random";
   host: string;
   /** 0 takes a free one. */
   port: number;
-  /** Seeds random weights, and requests that bring no seed. */
+  /** Of random weights, and of requests that bring none. */
   seed: number;
-  /** Of matmuls, attention and the cache. */
+  /** Of matmuls, attention and cache. */
   dtype: "float32" | "bf16";
   maxNumSeqs: number;
   pageSize: number;
-  /** Prompt and output of one request; null for the model's context. */
+  /** Prompt and output; null: the model's context. */
   maxModelLen: number | null;
-  /** Tokens that the key/value cache holds; null for what `maxNumSeqs` full requests need, at most 1 GiB. */
+  /** Of the key/value cache; null: what `maxNumSeqs` full requests need, at most 1 GiB. */
   cacheTokens: number | null;
-  /** Threads of the native operators; null leaves libtorch's choice. */
+  /** Of native operators; null: libtorch's choice. */
   threads: number | null;
-  /** Asked of every request but `/health`; null asks for none. */
+  /** Asked of all but `/health`. */
   apiKey: string | null;
-  /** Sequences that run and wait at once, of all requests; more are refused with 503. */
+  /** Sequences running and waiting; more are refused with 503. */
   maxQueue: number;
-  /** MiB of a request's body. */
+  /** MiB. */
   maxBody: number;
 }
 
 export interface EmbeddedEngine {
   url: string;
-  /** Rejects, never resolves, when the sampler fails. */
+  /** When the sampler fails; never resolves. */
   failed: Promise<never>;
   close(): Promise<void>;
 }
@@ -51,7 +49,7 @@ const defaultContext = 4096;
 const defaultCacheBytes = 2 ** 30;
 const maxBatchedTokens = 8192;
 
-/** The native sampler behind vLLM's protocol, listening when this resolves. */
+/** Listening when this resolves. */
 export async function startEngine(options: EngineOptions, engineVersion: string): Promise<EmbeddedEngine> {
   const folder = readModelFolder(options.model, { weights: options.init === "weights" ? "required" : "none" });
   if (options.threads !== null) await setThreads(options.threads);
@@ -117,7 +115,7 @@ function planCache({ path, configJson, decoder }: ModelFolder, options: EngineOp
   return { pageSize, numPages, maxNumSeqs, maxBatchedTokens, maxModelLen };
 }
 
-/** By way of a file: the sampler reads safetensors, and the trainer's initialisation is the one there is. */
+/** By way of a file: the sampler reads safetensors, and only the trainer initialises. */
 async function loadRandom(sampler: Sampler, { config, units }: Decoder, seed: number): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), "molt-random-"));
   const model = await Model.create({ config, units, group: null, trainable: false });
@@ -125,10 +123,10 @@ async function loadRandom(sampler: Sampler, { config, units }: Decoder, seed: nu
     const file = join(directory, "model.safetensors");
     await model.initialize(seed);
     await model.save(file, exportHeader(units));
-    const locate = ({ name, offset, shape }: { name: string; offset: number; shape: number[] }): TensorLocation => {
-      return { name, file, offset, dtype: "F32", shape };
-    };
-    await sampler.load(readSafetensorsHeader(file).entries.map(locate));
+    const { entries } = readSafetensorsHeader(file);
+    await sampler.load(
+      entries.map(({ name, offset, shape }) => ({ name, file, offset, dtype: "F32" as const, shape })),
+    );
   } finally {
     model.dispose();
     rmSync(directory, { recursive: true });

@@ -28,7 +28,6 @@ const sampling = {
   allowed_token_ids: null,
   structured_outputs: null,
   thinking_token_budget: null,
-  routed_experts_prompt_start: 0,
 };
 const openAi = {
   ...sampling,
@@ -37,7 +36,6 @@ const openAi = {
   stream: false,
   stream_options: null,
   return_token_ids: true,
-  return_tokens_as_token_ids: true,
   cache_salt: "s",
   priority: 0,
   response_format: { type: "text" },
@@ -47,7 +45,7 @@ const openAi = {
 const bodies: Record<string, Record<string, unknown>> = {
   "/inference/v1/generate": {
     token_ids: [1, 2, 3],
-    sampling_params: { ...sampling, logprobs: 0 },
+    sampling_params: { ...sampling, logprobs: 0, routed_experts_prompt_start: 0 },
     request_id: "r",
     model: "m",
     stream: false,
@@ -58,7 +56,7 @@ const bodies: Record<string, Record<string, unknown>> = {
     priority: 0,
     features: null,
   },
-  "/v1/completions": { ...openAi, prompt: "one two", logprobs: 0, echo: false, add_special_tokens: true },
+  "/v1/completions": { ...openAi, prompt: "one two", logprobs: 0, echo: false, best_of: 1 },
   "/v1/chat/completions": {
     ...openAi,
     messages: [

@@ -1,17 +1,13 @@
 import type { FastifyError } from "fastify";
-import { RunnerError } from "../../errors.ts";
+import { WireError } from "../../agents/wires/types.ts";
 
-/** An error as vLLM answers it; `code` is the status, or OpenAI's word for the fault. */
-export class HttpError extends RunnerError {
-  readonly status: number;
-  readonly param: string | null;
+/** As vLLM answers it; `code` is the status, or OpenAI's word. */
+export class HttpError extends WireError {
   readonly type: string;
   readonly code: number | string;
 
   constructor(status: number, message: string, param: string | null = null, as: { type?: string; code?: string } = {}) {
-    super(message);
-    this.status = status;
-    this.param = param;
+    super(status, message, param);
     this.type = as.type ?? errorTypes[status] ?? "InternalServerError";
     this.code = as.code ?? status;
   }
@@ -28,7 +24,11 @@ const errorTypes: Record<number, string> = {
   503: "ServiceUnavailableError",
 };
 
-/** What pydantic says of a request; here vLLM's type is "Bad Request", where elsewhere it is "BadRequestError". */
+export function badRequest(message: string, param: string | null = null): HttpError {
+  return new HttpError(400, message, param);
+}
+
+/** pydantic's; here vLLM's type is "Bad Request", not "BadRequestError". */
 export function validation(loc: string, type: string, message: string, rest = ""): HttpError {
   const text = `1 validation error:\n  {'type': '${type}', 'loc': '${loc}', 'msg': '${message}'${rest}}`;
   return new HttpError(400, text, loc, { type: "Bad Request" });
@@ -41,6 +41,7 @@ export function errorBody(error: unknown) {
 
 export function toHttpError(error: unknown): HttpError {
   if (error instanceof HttpError) return error;
+  if (error instanceof WireError) return new HttpError(error.status, error.message, error.param);
   const { statusCode = 500, message } = error as FastifyError;
   return new HttpError(statusCode, message);
 }

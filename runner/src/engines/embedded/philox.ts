@@ -1,6 +1,6 @@
 /**
- * Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): a counter-based generator, so
- * that a draw depends on its key and counter alone, never on what else was drawn.
+ * Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): a draw depends on key and
+ * counter alone, never on what else was drawn.
  */
 export function philox(counter: [number, number, number, number], key: [number, number]): Uint32Array {
   let [c0, c1, c2, c3] = counter;
@@ -17,7 +17,6 @@ export function philox(counter: [number, number, number, number], key: [number, 
   return Uint32Array.of(c0, c1, c2, c3);
 }
 
-/** Upper 32 bits of the product of two unsigned 32-bit numbers. */
 function multiplyHigh(a: number, b: number): number {
   const a0 = a & 0xffff;
   const a1 = a >>> 16;
@@ -28,8 +27,8 @@ function multiplyHigh(a: number, b: number): number {
 }
 
 /**
- * The draw in [0, 1), of 53 bits, for the token at `position` (counted from the prompt's start) of a request with
- * `seed`: a request that goes on elsewhere, after an abort or from an empty cache, samples the same tokens.
+ * A draw in [0, 1), of 53 bits, for the token at `position` (from the prompt's start): a request that goes on
+ * elsewhere, after an abort or from an empty cache, samples the same tokens.
  */
 export function uniform(seed: number, position: number): number {
   const [high, low] = philox([position, 0, 0, 0], [seed % 0x100000000, Math.floor(seed / 0x100000000)]);

@@ -40,6 +40,14 @@ interface Logprobs {
   token_logprobs?: number[];
 }
 
+/** Of what is settled, what says something: the text routes leave out what would always be null. */
+function said(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(said);
+  if (typeof value !== "object" || value === null) return value;
+  const entries = Object.entries(value).filter(([key, item]) => item !== null && key !== "system_fingerprint");
+  return Object.fromEntries(entries.map(([key, item]) => [key, said(item)]));
+}
+
 /** Makes the sampler give the recorded answer's tokens. */
 function replay(choices: { token_ids: number[]; logprobs: Logprobs | null }[]) {
   const outputs = choices.map(({ token_ids, logprobs }) => ({
@@ -50,25 +58,38 @@ function replay(choices: { token_ids: number[]; logprobs: Logprobs | null }[]) {
 }
 
 describe("against the recorded answers of vLLM 0.32, given its tokens", () => {
-  it.each(["chat_top0", "completions", "completions_batch", "generate_text", "generate"])(
-    "answers %s the same: text, token texts, bytes, offsets, keys and their order",
-    async (name) => {
-      const { request, status, response } = recorded[name];
-      // The second sample of a prompt that is shared starts a step after the others.
-      const [first, second, ...others] = response.choices;
-      replay(name === "completions_batch" ? [first, ...others, second] : response.choices);
-      const answer = await post(request.path, request.body);
-      expect(answer.status).toBe(status);
-      expect(JSON.stringify(settled(answer.body))).toBe(JSON.stringify(settled(response)));
-    },
-  );
+  it.each(["generate_text", "generate"])("answers %s the same: text, keys and their order", async (name) => {
+    const { request, status, response } = recorded[name];
+    replay(response.choices);
+    const answer = await post(request.path, request.body);
+    expect(answer.status).toBe(status);
+    expect(JSON.stringify(settled(answer.body))).toBe(JSON.stringify(settled(response)));
+  });
 
-  it.each(["completions_prompt_logprobs", "generate_prompt_logprobs"])("answers %s the same", async (name) => {
-    const { request, response } = recorded[name];
+  it("answers chat_top0 the same: text, token texts, bytes, ids, usage", async () => {
+    const { request, response } = recorded.chat_top0;
+    replay(response.choices);
+    const answer = await post(request.path, request.body);
+    expect(said(settled(answer.body))).toEqual(said(settled(response)));
+  });
+
+  it.each([0, 1])("answers prompt %i of completions_batch the same: text, token texts, offsets, ids", async (at) => {
+    const { request, response } = recorded.completions_batch;
+    const prompt = request.body.prompt[at];
+    const choices = response.choices.slice(2 * at, 2 * at + 2).map((choice: object, index: number) => {
+      return { ...choice, index };
+    });
+    const usage = { prompt_tokens: prompt.length, completion_tokens: 4, total_tokens: prompt.length + 4 };
+    replay(choices);
+    const answer = await post(request.path, { ...request.body, prompt });
+    expect(said(settled(answer.body))).toEqual(said(settled({ ...response, choices, usage })));
+  });
+
+  it("answers generate_prompt_logprobs the same", async () => {
+    const { request, response } = recorded.generate_prompt_logprobs;
     replay(response.choices);
     const step = served.sampler.step.bind(served.sampler);
-    const recordedScores = response.prompt_logprobs ?? response.choices[0].prompt_logprobs;
-    const scores = recordedScores.map((entry: Record<string, { logprob: number }> | null) =>
+    const scores = response.prompt_logprobs.map((entry: Record<string, { logprob: number }> | null) =>
       entry === null ? Number.NaN : Object.values(entry)[0]!.logprob,
     );
     served.sampler.step = async (batch) => {
@@ -122,6 +143,9 @@ describe("/v1/chat/completions", () => {
     const expected = tokenizer.renderChat(wanted as never, { tools, addGenerationPrompt: true });
     expect(await tokenizer.decode(body.prompt_token_ids)).toBe(expected);
     expect(expected).toContain('"arguments": {"a": 1.0}');
+    const hidden = (await chat({ messages, tools, tool_choice: "none", return_token_ids: true })).body;
+    const without = tokenizer.renderChat(wanted as never, { addGenerationPrompt: true });
+    expect(await tokenizer.decode(hidden.prompt_token_ids)).toBe(without);
   });
 
   it("ends with the template's own closer, which is no text and no stop reason", async () => {
@@ -143,6 +167,21 @@ describe("/v1/chat/completions", () => {
       expect((await tokenizer.decode(choice.token_ids.slice(0, -1))).includes("o th")).toBe(false);
     }
     expect(served.scheduler.load).toBe(0);
+  });
+
+  it.each([
+    ["/v1/chat/completions", { messages: [{ role: "user", content: "hi" }], stop: ["o th"], max_tokens: 20 }],
+    ["/v1/completions", { prompt: [1, 2, 3], stop: ["o th"], max_tokens: 20 }],
+    [
+      "/inference/v1/generate",
+      { token_ids: [1, 2, 3], output_mode: "text", sampling_params: { stop: ["o th"], max_tokens: 20 } },
+    ],
+  ])("streams of %s show nothing of a stop string, and end once", async (url, body) => {
+    script(served.sampler, [{ tokens: await tokenizer.encode("one two three four") }]);
+    const choices = (await stream(url, body)).flatMap((chunk) => chunk.choices);
+    expect(choices.map(({ text, delta }) => text ?? delta?.content).join("")).toBe("one tw");
+    expect(choices.flatMap(({ finish_reason }) => finish_reason ?? [])).toEqual(["stop"]);
+    expect(choices.at(-1)).toMatchObject({ finish_reason: "stop", stop_reason: "o th" });
   });
 
   it("gives n answers under n seeds, the first one the same as alone", async () => {
@@ -176,35 +215,40 @@ describe("/v1/chat/completions", () => {
   });
 
   it.each([
-    [{ top_logprobs: 2 }, "top_logprobs: 2"],
-    [{ tool_choice: "auto" }, 'tool_choice: "auto"'],
-    [{ tool_choice: { type: "function" } }, "tool_choice"],
-    [{ response_format: { type: "json_object" } }, "response_format"],
-    [{ echo: true }, "echo: true"],
-    [{ logit_bias: { 3: 1 } }, "logit_bias"],
-    [{ chat_template_kwargs: { enable_thinking: false } }, "chat_template_kwargs"],
-    [{ metadata: {} }, "the field metadata"],
-    [{ stream_options: { continuous_usage_stats: true } }, "stream_options.continuous_usage_stats: true"],
-    [{ messages: [{ role: "user", content: "a", speed: 1 }] }, "the field messages.0.speed"],
-    [JSON.parse('{"__proto__x": 1}'), "the field __proto__x"],
-    [{ constructor: 1 }, "the field constructor"],
-  ])("refuses %j by name", async (more, message) => {
+    [{ top_logprobs: 2 }, "only the sampled token has a log-probability"],
+    [{ response_format: { type: "json_object" } }, "output is not constrained"],
+    [{ echo: true }, "only what is sampled is answered"],
+    [{ logit_bias: { 3: 1 } }, "the embedded engine does not sample with it"],
+    [{ presence_penalty: 0.5 }, "the embedded engine does not sample with it"],
+    [{ min_p: 0.1 }, "the embedded engine does not sample with it"],
+    [{ chat_template_kwargs: { enable_thinking: false } }, "the folder's own template holds"],
+    [{ parallel_tool_calls: false }, "calls come back as text"],
+    [{ prompt_logprobs: 0 }, "/inference/v1/generate has them"],
+    [{ return_tokens_as_token_ids: true }, "the embedded engine does not know the field"],
+    [JSON.parse('{"__proto__x": 1}'), "the embedded engine does not know the field"],
+    [{ constructor: 1 }, "the embedded engine does not know the field"],
+  ])("refuses %j by name", async (more, why) => {
     const { status, body } = await chat(more);
-    expect([status, body.error.message]).toEqual([400, expect.stringContaining(message)]);
-    expect(body.error.message).toContain("not supported by the embedded engine");
+    const [name] = Object.keys(more);
+    const error = { message: `${name} is not supported: ${why}.`, type: "BadRequestError", param: name, code: 400 };
+    expect([status, body.error]).toEqual([400, error]);
     expect(served.sampler.steps).toBe(0);
   });
 
   it.each([
     [{ messages: [] }, "messages must be a list of at least one message."],
-    [{ messages: [{ role: "robot", content: "a" }] }, "messages.0.role must be system, user, assistant, tool."],
+    [{ messages: [{ role: "robot", content: "a" }] }, "messages.0.role must be system, user, assistant, tool"],
     [{ messages: [{ role: "user" }] }, "messages.0.content must be a string or a list of text parts."],
     [{ messages: [{ role: "user", content: [{ type: "image_url" }] }] }, 'messages.0.content.0 has type "image_url"'],
     [{ tools: [{ type: "function", function: {} }] }, "tools.0 must be a function with a name."],
     [{ stop: [""] }, "stop must be a string that is not empty"],
     [{ n: 0 }, "n must be an integer from 1 to 128"],
     [{ max_tokens: 4000 }, "too large: 4000. This model's maximum context length is 2048 tokens"],
-    [{ stream: true, prompt_logprobs: 0 }, "prompt_logprobs are not available when streaming."],
+    [{ tool_choice: { type: "function" } }, "tool_choice must be auto or none"],
+    [{ tool_choice: "required" }, "tool_choice must be auto or none"],
+    [{ stream_options: { continuous_usage_stats: true } }, "only the last chunk has usage."],
+    [{ cache_salt: "" }, "cache_salt must not be empty."],
+    [{ temperature: -1 }, "temperature must be non-negative, got -1."],
     [{ model: "other" }, "The model `other` does not exist."],
   ])("says what is wrong with %j", async (more, message) => {
     const { status, body } = await chat(more);
@@ -213,31 +257,36 @@ describe("/v1/chat/completions", () => {
 });
 
 describe("/v1/completions", () => {
-  it("takes text, ids, and lists of both", async () => {
+  it("takes a text, or ids, or a list of one", async () => {
     const ids = await tokenizer.encode("one two");
-    const answers = [];
-    for (const prompt of ["one two", ids, ["one two"], [ids], ["one two", ids]]) {
-      answers.push((await complete({ prompt, return_token_ids: true, temperature: 0 })).body.choices);
+    for (const prompt of ["one two", ids, ["one two"], [ids]]) {
+      const { choices } = (await complete({ prompt, return_token_ids: true, temperature: 0 })).body;
+      expect(choices.map((choice: { prompt_token_ids: number[] }) => choice.prompt_token_ids)).toEqual([ids]);
     }
-    for (const choices of answers) for (const choice of choices) expect(choice.prompt_token_ids).toEqual(ids);
-    expect(answers.map(({ length }) => length)).toEqual([1, 1, 1, 1, 2]);
+  });
+
+  it("gives 16 tokens unasked, or what the context has left", async () => {
+    const prompt = Array(2040).fill(5);
     expect((await complete({ max_tokens: undefined })).body.usage.completion_tokens).toBe(16);
+    expect((await complete({ max_tokens: undefined, prompt })).body.usage.completion_tokens).toBe(8);
+    expect((await complete({ max_tokens: 9, prompt })).body.error.message).toContain("too large: 9.");
   });
 
   it("streams what it answers whole", async () => {
-    const body = { prompt: ["one", "two"], n: 2, max_tokens: 4, seed: 1, logprobs: 0, return_token_ids: true };
+    const body = { prompt: "one two", n: 2, max_tokens: 4, seed: 1, logprobs: 0, return_token_ids: true };
     const whole = (await post("/v1/completions", body)).body;
     const chunks = await stream("/v1/completions", { ...body, stream_options: { include_usage: true } });
     for (const choice of whole.choices) {
       const mine = chunks.flatMap(({ choices }) => choices).filter(({ index }) => index === choice.index);
       expect(mine.map(({ text }) => text).join("")).toBe(choice.text);
       expect(mine.flatMap(({ token_ids }) => token_ids)).toEqual(choice.token_ids);
-      expect(mine.flatMap(({ logprobs }) => logprobs.token_logprobs)).toEqual(choice.logprobs.token_logprobs);
+      for (const key of ["token_logprobs", "tokens", "text_offset"]) {
+        expect([key, mine.flatMap(({ logprobs }) => logprobs[key])]).toEqual([key, choice.logprobs[key]]);
+      }
       expect(mine.flatMap(({ prompt_token_ids }) => prompt_token_ids ?? [])).toEqual(choice.prompt_token_ids);
       expect(mine.at(-1)!.finish_reason).toBe(choice.finish_reason);
     }
-    const { prompt_tokens, completion_tokens, total_tokens } = whole.usage;
-    expect(chunks.at(-1).usage).toEqual({ prompt_tokens, completion_tokens, total_tokens });
+    expect(chunks.at(-1).usage).toEqual(whole.usage);
   });
 
   it("names the stop token that the request brought", async () => {
@@ -250,14 +299,17 @@ describe("/v1/completions", () => {
   });
 
   it.each([
-    [{ prompt: undefined }, "prompt must be a string, a list of token ids, or a list of either."],
-    [{ prompt: [] }, "prompt must hold 1 to 1024 prompts, got 0."],
+    [{ prompt: undefined }, "prompt must be one text, or a list of token ids, at least one."],
+    [{ prompt: [] }, "prompt must be one text, or a list of token ids, at least one."],
+    [{ prompt: ["one", "two"] }, "prompt must be one text, or a list of token ids, at least one."],
     [{ prompt: "" }, "List should have at least 1 item"],
-    [{ prompt: [1, "a"] }, "Input should be a valid integer"],
-    [{ prompt: [["a"]] }, "Input should be a valid integer"],
+    [{ prompt: [1, "a"] }, "prompt must be one text, or a list of token ids, at least one."],
+    [{ prompt: [-1] }, "prompt must be one text, or a list of token ids, at least one."],
     [{ prompt: [600] }, "Token id 600 is out of vocabulary"],
-    [{ echo: true }, "echo: true is not supported"],
-    [{ logprobs: 1 }, "logprobs: 1 is not supported"],
+    [{ echo: true }, "echo is not supported: only what is sampled is answered."],
+    [{ logprobs: 1 }, "logprobs must be 0: only sampled tokens have one."],
+    [{ best_of: 2 }, "best_of is not supported: every sample is answered: give n."],
+    [{ suffix: "x" }, "suffix is not supported: the model goes on from a prompt alone."],
   ])("says what is wrong with %j", async (more, message) => {
     const { status, body } = await complete(more);
     expect([status, body.error.message]).toEqual([400, expect.stringContaining(message)]);

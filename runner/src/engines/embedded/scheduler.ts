@@ -1,39 +1,33 @@
 import type { Sampler, SamplerResult } from "molt-native";
+import { type Deferred, deferred, failure } from "../../deferred.ts";
 import { messageOf, RunnerError } from "../../errors.ts";
+import type { PauseMode } from "../client.ts";
+import type { SamplingParams } from "../types.ts";
 import { uniform } from "./philox.ts";
-import { PrefixIndex, prefixKey } from "./prefixes.ts";
 
-/** What the scheduler and the weight updates need of the native sampler. */
 export type SamplerLike = Pick<Sampler, "step" | "fork" | "free" | "freePages" | "receive" | "checksum">;
 
 export interface SchedulerOptions {
-  /** Tokens a page of the cache holds. */
   pageSize: number;
   numPages: number;
-  /** Sequences in one step. */
+  /** In one step. */
   maxNumSeqs: number;
-  /** New tokens in one step: prompts beyond it wait for the next one. A longer prompt goes alone. */
+  /** In one step: prompts beyond it wait. A longer prompt goes alone. */
   maxBatchedTokens: number;
-  /** Prompt and output of one request. */
+  /** Prompt and output. */
   maxModelLen: number;
 }
 
-export interface SequenceParams {
+export interface SequenceParams extends Pick<SamplingParams, "temperature" | "topP" | "topK" | "maxTokens" | "seed"> {
   prompt: ArrayLike<number>;
-  temperature: number;
-  topP: number;
-  topK: number;
-  maxTokens: number;
   /** The one that ends the output is part of it. */
   stopTokenIds: ReadonlySet<number>;
-  seed: number;
-  /** Only requests of one salt share cached prompts. */
+  /** Only within one salt are cached prompts shared. */
   cacheSalt?: string | null;
-  /** The prompt's tokens are scored. */
   promptLogprobs?: boolean;
-  /** Whether the token just added ends the output (stop strings); the next step waits for the answer. */
+  /** Whether the newest token ends the output (stop strings); the next step waits for it. */
   stops?: (output: SequenceOutput) => Promise<boolean>;
-  /** Called after each token, when it is known whether it is the last. */
+  /** After each token, once it is known whether it is the last. */
   onToken?: (output: SequenceOutput) => void;
 }
 
@@ -48,106 +42,91 @@ export interface SequenceOutput {
   tokenIds: number[];
   logprobs: number[];
   versions: VersionSpan[];
-  /** Of the prompt's tokens at temperature 1, NaN for the first; null unless asked for. */
+  /** At temperature 1, NaN for the first; null unless asked for. */
   promptLogprobs: Float32Array | null;
   /** Null until it has ended. */
   finish: "stop" | "length" | "abort" | null;
 }
 
-export type PauseMode = "abort" | "wait" | "keep";
-
-/** What becomes of requests, for metrics. */
+/** For metrics. */
 export interface SchedulerObserver {
   firstToken(seconds: number): void;
   finished(sequence: { params: SequenceParams; output: SequenceOutput }, seconds: number): void;
 }
 
-interface Sequence {
+interface Sequence extends Deferred<SequenceOutput> {
   requestId: string;
   /** `performance.now()`. */
   submittedAt: number;
-  /** Of its prompt, null where it is too short to share. */
+  /** Null where it shares nothing. */
   prefix: string | null;
+  /** Its whole prompt is cached, of the present weights: equal prompts take its pages. */
+  shares: boolean;
   params: SequenceParams;
   output: SequenceOutput;
-  /** Prompt and output so far. */
+  /** Prompt and output. */
   length: number;
   /** Tokens in the cache. */
   cached: number;
-  /** The sampler's name for it; -1 while it holds no pages. */
+  /** The sampler's id; -1 while it holds no pages. */
   native: number;
   aborted: boolean;
-  resolve: (output: SequenceOutput) => void;
-  reject: (error: unknown) => void;
 }
 
 /**
  * Continuous batching: every step takes one token further whatever runs, and lets in what waits, first come first
- * served, as far as sequences and pages allow. Out of pages, the youngest gives its pages back and starts over from its
- * tokens. Nothing but `plan` and `apply` changes what runs, and neither happens during a step.
+ * served, as sequences and pages allow. Out of pages, the youngest gives its up and starts over from its tokens. Only
+ * `plan` and `apply` change what runs, never during a step.
  */
 export class Scheduler {
-  /** Stands beside each token from now on. */
   version = "default";
-  /** Sequences that gave their pages back and started over, since the start. */
   preemptions = 0;
-  /** Rejects, never resolves, when the sampler fails: the engine is of no more use. */
-  readonly failed: Promise<never>;
-  readonly prefixes = new PrefixIndex<Sequence>();
+  /** Prompt tokens looked for in the cache, and found, ever. */
+  readonly prefixes = { queries: 0, hits: 0 };
+  private readonly breakdown = failure();
+  failure: RunnerError | null = null;
+  /** When the sampler fails: the engine is of no more use. Never resolves. */
+  readonly failed = this.breakdown.promise;
   observer: SchedulerObserver = { firstToken() {}, finished() {} };
   private readonly sampler: SamplerLike;
   private readonly options: SchedulerOptions;
   private waiting: Sequence[] = [];
   /** Oldest first. */
   private running: Sequence[] = [];
-  /** Arrived while paused. */
+  /** While paused. */
   private arrived: Sequence[] = [];
   private paused: PauseMode | null = null;
   private looping = false;
   private stepping = false;
   private nextNative = 0;
   private idleWaiters: (() => void)[] = [];
-  private failure: RunnerError | null = null;
-  private onFailed: (error: RunnerError) => void = () => {};
 
   constructor(sampler: SamplerLike, options: SchedulerOptions) {
     this.sampler = sampler;
     this.options = options;
-    this.failed = new Promise((_, reject) => {
-      this.onFailed = reject;
-    });
-    this.failed.catch(() => {});
   }
 
-  /** The caller has checked that prompt and one token fit `maxModelLen`. */
+  /** Prompt and one token fit `maxModelLen`. */
   submit(requestId: string, params: SequenceParams): { output: Promise<SequenceOutput>; abort: () => void } {
     if (this.failure) return { output: Promise.reject(this.failure), abort: () => {} };
-    let sequence!: Sequence;
-    const output = new Promise<SequenceOutput>((resolve, reject) => {
-      sequence = this.open(requestId, params, resolve, reject);
-    });
-    (this.paused ? this.arrived : this.waiting).push(sequence);
-    this.wake();
-    return { output, abort: () => this.abortWhere((candidate) => candidate === sequence) };
-  }
-
-  private open(requestId: string, params: SequenceParams, resolve: Sequence["resolve"], reject: Sequence["reject"]) {
     const { length } = params.prompt;
     const prefix = length > this.options.pageSize && !params.promptLogprobs ? prefixKey(params) : null;
     const output: SequenceOutput = { tokenIds: [], logprobs: [], versions: [], promptLogprobs: null, finish: null };
-    const state = { length, cached: 0, native: -1, aborted: false, submittedAt: performance.now() };
-    return { requestId, params, prefix, output, ...state, resolve, reject };
+    const state = { length, cached: 0, native: -1, shares: false, aborted: false, submittedAt: performance.now() };
+    const sequence: Sequence = { requestId, params, prefix, output, ...state, ...deferred<SequenceOutput>() };
+    (this.paused ? this.arrived : this.waiting).push(sequence);
+    this.wake();
+    return { output: sequence.promise, abort: () => this.abortWhere((candidate) => candidate === sequence) };
   }
 
-  /** Ends requests with what they have; returns how many. All without ids. */
+  /** How many ended, with what they have. All without ids. */
   abort(requestIds?: ReadonlySet<string>): number {
     return this.abortWhere(({ requestId }) => !requestIds || requestIds.has(requestId));
   }
 
   /**
-   * Resolves when nothing is being sampled: at once after the running step (`abort`, `keep`), or when all that came
-   * before has ended (`wait`). New requests wait for `resume`. `clearCache` makes kept requests start over from their
-   * tokens.
+   * Resolves when nothing is sampled: after the running step (`abort`, `keep`), or when all that came before has ended
+   * (`wait`). New requests wait for `resume`. With `clearCache` kept requests start over from their tokens.
    */
   async pause(mode: PauseMode, clearCache: boolean): Promise<void> {
     if (mode === "abort") this.abortWhere(() => true);
@@ -159,7 +138,8 @@ export class Scheduler {
 
   resume(): void {
     this.paused = null;
-    this.prefixes.clear();
+    // The weights may have changed.
+    for (const sequence of this.running) sequence.shares = false;
     this.waiting.push(...this.arrived.splice(0));
     this.wakeIdle();
     this.wake();
@@ -169,7 +149,6 @@ export class Scheduler {
     return this.paused !== null;
   }
 
-  /** Paused, and no step is running. */
   get isQuiet(): boolean {
     return this.paused !== null && !this.looping;
   }
@@ -186,7 +165,7 @@ export class Scheduler {
     return this.waiting.length + this.arrived.length;
   }
 
-  /** Of the cache's pages, those taken: 0 to 1. */
+  /** Pages taken, 0 to 1. */
   get cacheUsage(): number {
     return 1 - this.sampler.freePages() / this.options.numPages;
   }
@@ -194,7 +173,7 @@ export class Scheduler {
   private wake(): void {
     if (this.looping || this.failure) return;
     this.looping = true;
-    // A turn of the event loop later, so that requests that arrived together start together.
+    // A turn of the event loop later: what arrived together starts together.
     setImmediate(() => this.loop());
   }
 
@@ -204,8 +183,7 @@ export class Scheduler {
         this.stepping = true;
         const result = await this.sampler.step(this.encode(batch));
         this.stepping = false;
-        const undecided = this.apply(batch, result);
-        if (undecided.length > 0) await this.decide(undecided);
+        await this.apply(batch, result);
       }
     } catch (error) {
       this.fail(error);
@@ -214,7 +192,6 @@ export class Scheduler {
     this.wakeIdle();
   }
 
-  /** What the next step takes on; empty when there is nothing to do or nothing may be done. */
   private plan(): Sequence[] {
     if (this.paused === "abort" || this.paused === "keep") return [];
     while (this.pagesToGrow() > this.sampler.freePages()) this.preempt(this.running.at(-1)!);
@@ -226,7 +203,7 @@ export class Scheduler {
     return this.running.reduce((sum, sequence) => sum + this.newPages(sequence), 0);
   }
 
-  /** A prompt that another is about to compute waits for it, one step, and then takes its pages. */
+  /** A prompt that another is about to compute waits a step, then takes its pages. */
   private admit(freePages: number): void {
     const opened = new Set<string>();
     const later: Sequence[] = [];
@@ -239,13 +216,13 @@ export class Scheduler {
         later.push(next);
         continue;
       }
-      const holder = this.prefixes.find(next);
+      const holder = this.running.find(({ shares, prefix }) => shares && prefix === next.prefix);
       const shared = holder ? Math.min(next.params.prompt.length, next.length - 1) : 0;
       free -= this.pages(next.length) - Math.floor(shared / this.options.pageSize);
       tokens += next.length - shared;
       if (free < 0 || (tokens > this.options.maxBatchedTokens && this.running.length > 0)) break;
       this.enter(next, holder, shared);
-      // One that ends with its first token leaves nothing to share.
+      // One token's output leaves nothing to share.
       if (!holder && next.prefix !== null && next.params.maxTokens > 1) opened.add(next.prefix);
     }
     if (index > 0) this.waiting = [...later, ...this.waiting.slice(index)];
@@ -264,17 +241,14 @@ export class Scheduler {
   }
 
   private encode(batch: Sequence[]) {
-    const size = batch.length;
-    const cu = new Int32Array(size + 1);
+    const cu = new Int32Array(batch.length + 1);
     batch.forEach(({ length, cached }, index) => {
       cu[index + 1] = cu[index]! + length - cached;
     });
-    const tokens = new Int32Array(cu[size]!);
-    batch.forEach((sequence, index) => {
-      const { params, output, length, cached } = sequence;
-      const promptLength = params.prompt.length;
+    const tokens = new Int32Array(cu[batch.length]!);
+    batch.forEach(({ params: { prompt }, output, length, cached }, index) => {
       for (let position = cached, at = cu[index]!; position < length; position++, at++) {
-        tokens[at] = position < promptLength ? params.prompt[position]! : output.tokenIds[position - promptLength]!;
+        tokens[at] = position < prompt.length ? prompt[position]! : output.tokenIds[position - prompt.length]!;
       }
     });
     return {
@@ -289,58 +263,44 @@ export class Scheduler {
     };
   }
 
-  /** Returns those whose text says whether they go on. */
-  private apply(batch: Sequence[], result: SamplerResult): Sequence[] {
-    const undecided: Sequence[] = [];
+  private async apply(batch: Sequence[], result: SamplerResult): Promise<void> {
     const now = performance.now();
+    const stops = await Promise.allSettled(batch.map((sequence, index) => this.append(sequence, index, result, now)));
     batch.forEach((sequence, index) => {
-      const { output, params } = sequence;
-      const token = result.tokens[index]!;
-      const logprob = result.logprobs[index]!;
-      if (!Number.isFinite(logprob)) {
-        const what = `the log-probability of token ${token} is ${logprob}: broken weights?`;
-        this.endWith(sequence, new RunnerError(what));
-        return;
-      }
-      if (wantsPrompt(sequence)) output.promptLogprobs = result.promptLogprobs[index]!;
-      if (output.tokenIds.length === 0) this.observer.firstToken((now - sequence.submittedAt) / 1000);
-      if (sequence.cached < params.prompt.length) this.prefixes.add(sequence);
-      sequence.cached = sequence.length;
-      sequence.length += 1;
-      output.tokenIds.push(token);
-      output.logprobs.push(logprob);
-      this.countVersion(output);
-      if (params.stopTokenIds.has(token)) this.settle(sequence, true);
-      else if (params.stops) undecided.push(sequence);
-      else this.settle(sequence, false);
-    });
-    this.running = this.running.filter(({ native }) => native >= 0);
-    return undecided;
-  }
-
-  private async decide(undecided: Sequence[]): Promise<void> {
-    const answers = await Promise.allSettled(undecided.map(({ params, output }) => params.stops!(output)));
-    undecided.forEach((sequence, index) => {
-      // It may have been ended meanwhile.
+      // Ended meanwhile.
       if (sequence.native < 0) return;
-      const answer = answers[index]!;
-      if (answer.status === "rejected") this.endWith(sequence, answer.reason);
+      const answer = stops[index]!;
+      if (answer.status === "rejected") this.end(sequence, null, answer.reason);
       else this.settle(sequence, answer.value);
     });
     this.running = this.running.filter(({ native }) => native >= 0);
   }
 
-  /** After a token: whether it was the last, and why. */
-  private settle(sequence: Sequence, stops: boolean): void {
-    const { params, output } = sequence;
-    if (stops) this.finish(sequence, "stop");
-    else if (this.isFull(sequence)) this.finish(sequence, "length");
-    else if (sequence.aborted) this.finish(sequence, "abort");
-    params.onToken?.(output);
+  /** Whether the token, or the text, ends the output. */
+  private async append(sequence: Sequence, index: number, result: SamplerResult, now: number): Promise<boolean> {
+    const { output, params } = sequence;
+    const token = result.tokens[index]!;
+    const logprob = result.logprobs[index]!;
+    if (!Number.isFinite(logprob)) {
+      throw new RunnerError(`the log-probability of token ${token} is ${logprob}: broken weights?`);
+    }
+    if (wantsPrompt(sequence)) output.promptLogprobs = result.promptLogprobs[index]!;
+    if (output.tokenIds.length === 0) this.observer.firstToken((now - sequence.submittedAt) / 1000);
+    if (sequence.cached < params.prompt.length) sequence.shares = sequence.prefix !== null;
+    sequence.cached = sequence.length;
+    sequence.length += 1;
+    output.tokenIds.push(token);
+    output.logprobs.push(logprob);
+    this.countVersion(output);
+    return params.stopTokenIds.has(token) || (params.stops?.(output) ?? false);
   }
 
-  private isFull({ output, params, length }: Sequence): boolean {
-    return output.tokenIds.length >= params.maxTokens || length >= this.options.maxModelLen;
+  private settle(sequence: Sequence, stops: boolean): void {
+    const { params, output } = sequence;
+    const isFull = output.tokenIds.length >= params.maxTokens || sequence.length >= this.options.maxModelLen;
+    const finish = stops ? "stop" : isFull ? "length" : sequence.aborted ? "abort" : null;
+    if (finish !== null) this.end(sequence, finish);
+    params.onToken?.(output);
   }
 
   private countVersion({ versions, tokenIds }: SequenceOutput): void {
@@ -349,33 +309,25 @@ export class Scheduler {
     else versions.push({ version: this.version, start: tokenIds.length - 1, end: tokenIds.length });
   }
 
-  private endWith(sequence: Sequence, error: unknown): void {
-    this.end(sequence);
-    this.observe(sequence);
-    sequence.reject(error);
-  }
-
-  private finish(sequence: Sequence, finish: SequenceOutput["finish"]): void {
-    this.end(sequence);
+  /** Without a `finish`: by the error. */
+  private end(sequence: Sequence, finish: SequenceOutput["finish"], error?: unknown): void {
     sequence.output.finish = finish;
-    this.observe(sequence);
-    sequence.resolve(sequence.output);
-  }
-
-  private observe(sequence: Sequence): void {
+    this.freePages(sequence);
     this.observer.finished(sequence, (performance.now() - sequence.submittedAt) / 1000);
+    if (finish === null) sequence.reject(error);
+    else sequence.resolve(sequence.output);
   }
 
-  private end(sequence: Sequence): void {
-    this.prefixes.remove(sequence);
+  private freePages(sequence: Sequence): void {
     if (sequence.native >= 0) this.sampler.free(sequence.native);
     sequence.native = -1;
     sequence.cached = 0;
+    sequence.shares = false;
   }
 
   private preempt(sequence: Sequence): void {
     this.preemptions += 1;
-    this.end(sequence);
+    this.freePages(sequence);
     this.running.splice(this.running.indexOf(sequence), 1);
     this.waiting.unshift(sequence);
   }
@@ -383,9 +335,9 @@ export class Scheduler {
   private abortWhere(matches: (sequence: Sequence) => boolean): number {
     const chosen = new Set([...this.running, ...this.waiting, ...this.arrived].filter(matches));
     for (const sequence of chosen) {
-      // What a step is working on ends with the step's token.
+      // It ends with the running step's token.
       if (this.stepping && sequence.native >= 0) sequence.aborted = true;
-      else this.finish(sequence, "abort");
+      else this.end(sequence, "abort");
     }
     const stays = (sequence: Sequence) => !chosen.has(sequence) || sequence.aborted;
     this.running = this.running.filter(stays);
@@ -400,7 +352,7 @@ export class Scheduler {
     this.running = [];
     this.waiting = [];
     this.arrived = [];
-    this.onFailed(this.failure);
+    this.breakdown.reject(this.failure);
   }
 
   private wakeIdle(): void {
@@ -416,7 +368,13 @@ export class Scheduler {
   }
 }
 
-/** Once: what starts over from its tokens has its prompt's scores already. */
+/** Once: a restart has its scores already. */
 function wantsPrompt({ params, output }: Sequence): boolean {
   return params.promptLogprobs === true && output.promptLogprobs === null;
+}
+
+/** Equal for equal prompts under one salt alone. */
+function prefixKey({ prompt, cacheSalt }: SequenceParams): string {
+  const { buffer, byteOffset, byteLength } = Int32Array.from(prompt);
+  return `${Buffer.from(buffer, byteOffset, byteLength).toString("latin1")}${cacheSalt ?? ""}`;
 }

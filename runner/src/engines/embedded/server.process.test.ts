@@ -86,7 +86,8 @@ describe("clients that send too much, or what is not HTTP", () => {
   it("are refused by the length they reach", async () => {
     const client = open();
     client.socket.write(head("chunked"));
-    // Not a byte more than makes it too much: what the server leaves unread resets the connection, and its answer is lost.
+    // Not a byte more than makes it too much: what the server leaves unread resets the connection, and its answer is
+    // lost.
     for (let sent = 0; sent <= 100_000; sent += 0x4000) client.socket.write(`4000\r\n${" ".repeat(0x4000)}\r\n`);
     expect(await client.closed()).toMatch(/^HTTP\/1.1 413 /);
   });

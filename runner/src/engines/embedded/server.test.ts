@@ -121,20 +121,19 @@ describe("/inference/v1/generate", () => {
   });
 
   it.each([
-    [{ sampling_params: { logprobs: 2 } }, "sampling_params.logprobs: 2"],
-    [{ sampling_params: { prompt_logprobs: 2 } }, "sampling_params.prompt_logprobs: 2"],
+    [{ sampling_params: { logprobs: 2 } }, "sampling_params.logprobs"],
+    [{ sampling_params: { prompt_logprobs: 2 } }, "sampling_params.prompt_logprobs"],
     [{ sampling_params: { presence_penalty: 0.1 } }, "sampling_params.presence_penalty"],
     [{ sampling_params: { repetition_penalty: 1.1 } }, "sampling_params.repetition_penalty"],
     [{ sampling_params: { structured_outputs: { json: {} } } }, "sampling_params.structured_outputs"],
     [{ sampling_params: { min_p: 0.1 } }, "sampling_params.min_p"],
-    [{ sampling_params: { typical_p: 0.1 } }, "the field sampling_params.typical_p"],
-    [{ output_mode: "audio" }, 'output_mode: "audio"'],
+    [{ sampling_params: { typical_p: 0.1 } }, "sampling_params.typical_p"],
+    [{ output_mode: "audio" }, "output_mode"],
     [{ features: { mm_hashes: {} } }, "features"],
-  ])("refuses %j by name", async (overrides, message) => {
-    const answer = await generate({ ...body, ...overrides });
-    expect(answer.status).toBe(400);
-    expect(answer.body.error.message).toContain(message);
-    expect(answer.body.error.message).toContain("not supported by the embedded engine");
+  ])("refuses %j by name", async (overrides, name) => {
+    const { status, body: answer } = await generate({ ...body, ...overrides });
+    expect([status, answer.error.param]).toEqual([400, name]);
+    expect(answer.error.message).toContain(`${name} is not supported: `);
     expect(sampler.steps).toBe(0);
   });
 
@@ -157,6 +156,11 @@ describe("/inference/v1/generate", () => {
   ])("refuses %j with its place", async (overrides, param) => {
     const answer = await generate({ ...body, ...overrides });
     expect([answer.status, answer.body.error.param]).toEqual([400, param]);
+  });
+
+  it("refuses to abort what is no list of requests", async () => {
+    const { status, body: answer } = await call("POST", "/abort_requests", { request_ids: 5 });
+    expect([status, answer.error.message]).toEqual([400, "request_ids must be a list"]);
   });
 
   it("refuses a body that is no JSON, and an unknown path", async () => {

@@ -1,33 +1,26 @@
-import { createHash, timingSafeEqual } from "node:crypto";
 import { type FastifyInstance, type FastifyRequest, fastify } from "fastify";
 import { deadlineMs } from "../../deadline.ts";
 import { messageOf } from "../../errors.ts";
-import type { TransferInit, UpdateInfo } from "../client.ts";
+import { sameSecret } from "../../secret.ts";
+import type { PauseMode, TransferInit, UpdateInfo } from "../client.ts";
 import { type ServerContext, type ServerLimits, sendError } from "./answers.ts";
-import { addChat } from "./chat.ts";
 import type { TextTokenizer } from "./choice-text.ts";
-import { addCompletions } from "./completions.ts";
 import type { ServedModel } from "./fields.ts";
 import { addGenerate } from "./generate.ts";
-import { HttpError } from "./http-error.ts";
-import { Metrics } from "./metrics.ts";
+import { badRequest, HttpError } from "./http-error.ts";
+import { createMetrics } from "./metrics.ts";
 import { uniform } from "./philox.ts";
-import type { PauseMode, Scheduler } from "./scheduler.ts";
+import { addText } from "./text.ts";
 import { addTokenize } from "./tokenize.ts";
 import type { WeightUpdates } from "./weight-updates.ts";
 
-export interface ServerOptions {
-  scheduler: Scheduler;
+export interface ServerOptions extends Pick<ServerContext, "scheduler" | "limits"> {
   updates: WeightUpdates;
   model: ServedModel & { root: string };
-  /** Called once, by the first request that needs text. */
   loadTokenizer: () => Promise<TextTokenizer>;
-  /** Seeds requests that bring none. */
   seed: number;
   version: string;
-  /** Asked of every request but `/health`; null asks for none. */
   apiKey: string | null;
-  limits: ServerLimits;
 }
 
 export const defaultLimits: ServerLimits = {
@@ -37,9 +30,9 @@ export const defaultLimits: ServerLimits = {
   requestSeconds: 120,
 };
 
-/** vLLM's protocol (reference: vllm.md, sections 1, 2, 4 and 5) over the embedded scheduler. Not yet listening. */
+/** vLLM's protocol (reference: vllm.md, sections 1, 2, 4 and 5). Not yet listening. */
 export function buildServer(options: ServerOptions): FastifyInstance {
-  const { limits, scheduler, model } = options;
+  const { limits } = options;
   const requestTimeout = deadlineMs(limits.requestSeconds);
   const headersTimeout = Math.min(deadlineMs(limits.headerSeconds), requestTimeout);
   const app = fastify({
@@ -48,66 +41,54 @@ export function buildServer(options: ServerOptions): FastifyInstance {
     requestTimeout,
     http: { headersTimeout, connectionsCheckingInterval: Math.min(headersTimeout, 5000) },
   });
-  // A connection beyond what may wait could only be refused.
+  // More could only be refused.
   app.server.maxConnections = limits.sequences + 256;
   app.setErrorHandler((error, _, reply) => sendError(reply, error));
   app.setNotFoundHandler((_, reply) => sendError(reply, new HttpError(404, "Not Found")));
   if (options.apiKey !== null) requireKey(app, options.apiKey);
-  // Routes without a body are called with an empty one and any content type.
+  // Some come with an empty body, of any content type.
   app.addContentTypeParser("*", (_request, _payload, done) => done(null, undefined));
   const context = createContext(options);
   addGenerate(app, context);
-  addCompletions(app, context);
-  addChat(app, context);
+  addText(app, context);
   addTokenize(app, context);
   addInformation(app, options);
-  addMetrics(app, new Metrics(scheduler, model.name));
   addControl(app, options);
   addWeightRoutes(app, options);
   return app;
 }
 
-function createContext({ scheduler, model, limits, seed, version, loadTokenizer }: ServerOptions): ServerContext {
+function createContext(options: ServerOptions): ServerContext {
   let unseeded = 0;
   let tokenizer: Promise<TextTokenizer> | null = null;
   return {
-    scheduler,
-    model,
-    limits,
-    fingerprint: `molt-runner-${version}`,
+    ...options,
     tokenizer: () => {
-      tokenizer ??= loadTokenizer();
+      tokenizer ??= options.loadTokenizer().catch((error) => {
+        throw badRequest(`this engine serves token ids only: ${messageOf(error)}`);
+      });
       return tokenizer;
     },
-    nextSeed: () => Math.floor(uniform(seed, unseeded++) * 2 ** 53),
+    nextSeed: () => Math.floor(uniform(options.seed, unseeded++) * 2 ** 53),
   };
 }
 
-/** In constant time, whatever the lengths. */
 function requireKey(app: FastifyInstance, apiKey: string): void {
-  const digest = (text: string) => createHash("sha256").update(text).digest();
-  const wanted = digest(`Bearer ${apiKey}`);
   app.addHook("onRequest", (request, reply, next) => {
     const given = request.headers.authorization ?? "";
-    if (request.routeOptions.url === "/health" || timingSafeEqual(digest(given), wanted)) return next();
+    if (request.routeOptions.url === "/health" || sameSecret(given, `Bearer ${apiKey}`)) return next();
     const what = given === "" ? "No API key was given" : "The API key is not this engine's";
     const as = { type: "invalid_request_error", code: "invalid_api_key" };
     sendError(reply, new HttpError(401, `${what}: send it as Authorization: Bearer KEY.`, null, as));
   });
 }
 
-function addMetrics(app: FastifyInstance, metrics: Metrics): void {
-  app.get("/metrics", async (_, reply) => reply.type(metrics.contentType).send(await metrics.text()));
-}
-
 function addInformation(app: FastifyInstance, { scheduler, model, version }: ServerOptions): void {
   const created = Math.floor(Date.now() / 1000);
-  let failure: string | null = null;
-  scheduler.failed.catch((error) => {
-    failure = messageOf(error);
-  });
+  const metrics = createMetrics(scheduler, model.name);
+  app.get("/metrics", async (_, reply) => reply.type(metrics.contentType).send(await metrics.metrics()));
   app.get("/health", (_, reply) => {
-    if (failure !== null) sendError(reply, new HttpError(503, failure));
+    if (scheduler.failure) sendError(reply, new HttpError(503, scheduler.failure.message));
     else reply.send();
   });
   app.get("/version", async () => ({ version }));
@@ -139,7 +120,7 @@ function addControl(app: FastifyInstance, { scheduler, updates }: ServerOptions)
   app.post("/pause", async (request) => {
     const { mode = "abort", clear_cache: clearCache = "true" } = request.query as Record<string, string>;
     if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
-      throw new HttpError(400, `mode ${JSON.stringify(mode)} is not abort, wait or keep`, "mode");
+      throw badRequest(`mode ${JSON.stringify(mode)} is not abort, wait or keep`, "mode");
     }
     await scheduler.pause(mode satisfies PauseMode, clearCache.toLowerCase() !== "false");
     return { status: "paused" };
@@ -151,6 +132,7 @@ function addControl(app: FastifyInstance, { scheduler, updates }: ServerOptions)
   app.get("/is_paused", async () => ({ is_paused: scheduler.isPaused }));
   app.post("/abort_requests", async (request) => {
     const ids = bodyOf<{ request_ids?: string[] }>(request).request_ids;
+    if (ids && !Array.isArray(ids)) throw badRequest("request_ids must be a list", "request_ids");
     return { status: "aborted", aborted: scheduler.abort(ids ? new Set(ids) : undefined) };
   });
 }
@@ -159,7 +141,7 @@ function addWeightRoutes(app: FastifyInstance, { scheduler, updates }: ServerOpt
   app.get("/weight_info", async () => ({ weight_version: scheduler.version }));
   app.post("/update_weight_version", async (request) => {
     const version = bodyOf<{ new_version: unknown }>(request).new_version;
-    if (typeof version !== "string") throw new HttpError(400, "new_version must be a string", "new_version");
+    if (typeof version !== "string") throw badRequest("new_version must be a string", "new_version");
     scheduler.version = version;
     return { success: true, new_version: version };
   });

@@ -1,18 +1,18 @@
 import type { ProcessGroup, ProcessGroupOptions, UnitDescription } from "molt-native";
 import { deadlineMs, withDeadline } from "../../deadline.ts";
+import { shorten } from "../../lists.ts";
 import type { TransferInit, UpdateInfo } from "../client.ts";
-import { HttpError } from "./http-error.ts";
+import { badRequest, HttpError } from "./http-error.ts";
 import type { SamplerLike, Scheduler } from "./scheduler.ts";
 
 export type ConnectTransfer = (options: ProcessGroupOptions) => Promise<ProcessGroup>;
 
-/** More than Gloo's own deadline, so that its reason arrives first. */
+/** Beyond Gloo's own deadline, so that its reason arrives first. */
 const graceSeconds = 2;
 
 /**
- * The four calls that replace the weights. An update counts when every parameter has arrived and `finish` names its
- * version; until then nothing is sampled. One that breaks off before its first byte changes nothing; one that breaks
- * off later leaves weights of no version, and the engine refuses to go on until a whole update has arrived.
+ * Between the first and the last of an update's calls nothing is sampled. Broken off before its first byte it changes
+ * nothing; later it leaves weights of no version, and the engine refuses to go on until a whole update has arrived.
  */
 export class WeightUpdates {
   private readonly sampler: SamplerLike;
@@ -21,7 +21,7 @@ export class WeightUpdates {
   private readonly shapes: Map<string, number[]>;
   private group: ProcessGroup | null = null;
   private timeoutSeconds = 0;
-  /** Of the update under way. From the first byte to `finish` the weights are of no version. */
+  /** From the first byte to `finish` the weights are of no version. */
   private stage: "started" | "torn" | "received" | null = null;
 
   constructor(sampler: SamplerLike, scheduler: Scheduler, units: UnitDescription[], connect: ConnectTransfer) {
@@ -33,7 +33,7 @@ export class WeightUpdates {
 
   async init(info: TransferInit): Promise<void> {
     if (info?.backend !== "c10d") {
-      throw new HttpError(400, `init_info.backend ${JSON.stringify(info?.backend)} is not "c10d"`, "init_info.backend");
+      throw badRequest(`init_info.backend ${JSON.stringify(info?.backend)} is not "c10d"`, "init_info.backend");
     }
     this.close();
     this.timeoutSeconds = info.timeout_seconds;
@@ -51,15 +51,14 @@ export class WeightUpdates {
   }
 
   start(): void {
-    if (!this.scheduler.isQuiet) throw new HttpError(400, "pause the engine before its weights are updated");
+    if (!this.scheduler.isQuiet) throw badRequest("pause the engine before its weights are updated");
     // What broke off stays broken until every tensor has come.
     this.stage = this.stage === null || this.stage === "started" ? "started" : "torn";
   }
 
-  /** Every parameter, in the order in which the trainer broadcasts. */
   async update(info: UpdateInfo): Promise<void> {
-    if (!this.group) throw new HttpError(400, "no transfer group: call /init_weight_transfer_engine first");
-    if (this.stage === null) throw new HttpError(400, "no update was started: call /start_weight_update first");
+    if (!this.group) throw badRequest("no transfer group: call /init_weight_transfer_engine first");
+    if (this.stage === null) throw badRequest("no update was started: call /start_weight_update first");
     this.check(info);
     const { names } = info;
     this.stage = "torn";
@@ -68,9 +67,8 @@ export class WeightUpdates {
     this.stage = "received";
   }
 
-  /** Checksum of the weights, which are `version` from now on. */
   async finish(version: string | undefined): Promise<string> {
-    if (this.stage !== "received") throw new HttpError(400, "no whole update has arrived: call /update_weights first");
+    if (this.stage !== "received") throw badRequest("no whole update has arrived: call /update_weights first");
     const checksum = await this.sampler.checksum();
     this.stage = null;
     if (version !== undefined) this.scheduler.version = version;
@@ -92,30 +90,21 @@ export class WeightUpdates {
   }
 
   private check({ names, dtype_names, shapes }: UpdateInfo): void {
+    const refuse = (message: string, field = "") => {
+      throw badRequest(message, `update_info${field}`);
+    };
     if (!Array.isArray(names) || names.length !== dtype_names?.length || names.length !== shapes?.length) {
-      throw new HttpError(400, "update_info.names, dtype_names and shapes must be lists of one length", "update_info");
+      refuse("update_info.names, dtype_names and shapes must be lists of one length");
     }
     const unknown = names.filter((name) => !this.shapes.has(name));
-    if (unknown.length > 0)
-      throw new HttpError(400, `not a tensor of this model: ${few(unknown)}`, "update_info.names");
+    if (unknown.length > 0) refuse(`not a tensor of this model: ${shorten(unknown, 3)}`, ".names");
     const missing = [...this.shapes.keys()].filter((name) => !names.includes(name));
-    if (missing.length > 0) {
-      const message = `the update is not whole: ${missing.length} tensors are not named: ${few(missing)}`;
-      throw new HttpError(400, message, "update_info.names");
-    }
+    const what = `${missing.length} tensors are not named: ${shorten(missing, 3)}`;
+    if (missing.length > 0) refuse(`the update is not whole: ${what}`, ".names");
     names.forEach((name, index) => {
-      const shape = this.shapes.get(name)!;
-      if (String(shapes[index]) !== String(shape)) {
-        const message = `${name} is [${shape}], not [${shapes[index]}]`;
-        throw new HttpError(400, message, "update_info.shapes");
-      }
-      if (dtype_names[index] !== "float32") {
-        throw new HttpError(400, `${name} is float32, not ${dtype_names[index]}`, "update_info.dtype_names");
-      }
+      const shape = String(this.shapes.get(name));
+      if (String(shapes[index]) !== shape) refuse(`${name} is [${shape}], not [${shapes[index]}]`, ".shapes");
+      if (dtype_names[index] !== "float32") refuse(`${name} is float32, not ${dtype_names[index]}`, ".dtype_names");
     });
   }
-}
-
-function few(names: string[]): string {
-  return names.slice(0, 3).join(", ") + (names.length > 3 ? ", …" : "");
 }

@@ -1,170 +1,337 @@
 import { describe, expect, test } from "vitest";
-import { diagnose } from "../index.ts";
+import { read } from "../../../test/tree.ts";
+import { diagnose, guardrailRules, guardrailsOf, type Recipe, readEdited, recipeKeys } from "../index.ts";
 
 const right = `actor: { model_name_or_path: model }
 data: { prompt_dataset: a.jsonl }
 train: { agent_path: agent.ts }
 `;
 
-/** `[column on line 4, severity, message]` of what the guardrails say of one more line. */
-function judge(line: string): [number, string, string][] {
-  const section = line.slice(0, line.indexOf(":"));
-  const given = right.split("\n").map((other) => (other.startsWith(`${section}:`) ? "" : other));
-  const text = given.join("\n") + line;
-  return diagnose(text, "r.yaml", { environment: {} }).map(({ range, severity, message, code }) => {
-    expect(code).toBe("guardrail");
-    expect(range.start.line).toBe(3);
-    return [range.start.character + 1, severity, message];
-  });
+/** A right recipe with the sections of `lines` in place of its own, below it from line 4 on. */
+function recipeWith(lines: string): string {
+  const sections = lines.split("\n").map((line) => line.slice(0, line.indexOf(":")));
+  const kept = right.split("\n").map((line) => (sections.includes(line.slice(0, line.indexOf(":"))) ? "" : line));
+  return kept.join("\n") + lines;
+}
+
+/** `[column on line 4, severity, message]` of what the guardrails say of it. */
+function judge(lines: string): [number, string, string][] {
+  return diagnose(recipeWith(lines), "r.yaml", { environment: {} })
+    .filter(({ rule }) => rule !== "planned")
+    .map(({ range, severity, message, code }) => {
+      expect(code).toBe("guardrail");
+      expect(range.start.line).toBe(3);
+      return [range.start.character + 1, severity, message];
+    });
 }
 
 const train = "train: { agent_path: agent.ts";
+const actor = "actor: { model_name_or_path: model";
+const off = "algo: { advantage: { is_correction_level: off } }";
+
+/** Notes in `read` which keys of a recipe are read. */
+function watched(section: object, path: string, read: Set<string>): object {
+  return new Proxy(section, {
+    get(target, name: string) {
+      const key = path ? `${path}.${name}` : name;
+      const value: unknown = target[name as keyof object];
+      if (recipeKeys.has(key)) read.add(key);
+      return recipeKeys.has(key) ? value : watched(value as object, key, read);
+    },
+  });
+}
+
+const wrong: [lines: string, column: number, severity: string, message: string][] = [
+  [
+    `${train}, agent_command: [a] }`,
+    47,
+    "error",
+    "train.agent_path and train.agent_command each name an agent\n  fix: leave one of them out",
+  ],
+  [
+    `${train}, grader_command: [a] }`,
+    48,
+    "error",
+    "train.grader_command grades what train.agent_command did; an agent's class returns its reward itself",
+  ],
+  // case B2
+  [
+    "rollout: { top_p: 0.9 }",
+    19,
+    "error",
+    "rollout.top_p must be 1, not 0.9: training needs log-probabilities over the full vocabulary, " +
+      "and top_p cuts it (eval.top_p is free)",
+  ],
+  [
+    "rollout: { temperature: 0 }",
+    25,
+    "error",
+    "rollout.temperature must be above 0: greedy sampling gives a group of equal rollouts, " +
+      "without log-probabilities to train on; try 1",
+  ],
+  [
+    "rollout: { max_new_tokens: 2048 }",
+    28,
+    "error",
+    "rollout.max_new_tokens (2048) must be below data.max_len (2048), which counts the prompt too",
+  ],
+  [
+    "eval: { max_new_tokens: 3000 }",
+    25,
+    "error",
+    "eval.max_new_tokens (3000) must be below data.max_len (2048), which counts the prompt too",
+  ],
+  // case C2
+  [
+    "rollout: { n_samples_per_prompt: 1 }",
+    34,
+    "error",
+    "rollout.n_samples_per_prompt must be at least 2, not 1: reinforce_baseline compares the rollouts of a prompt, " +
+      "and one alone has no advantage",
+  ],
+  [
+    "rollout: { min_group: 9 }",
+    23,
+    "error",
+    "rollout.min_group must be from 2 to rollout.n_samples_per_prompt (8), not 9",
+  ],
+  [
+    "rollout: { min_group: 1 }",
+    23,
+    "error",
+    "rollout.min_group must be from 2 to rollout.n_samples_per_prompt (8), not 1",
+  ],
+  [
+    "rollout: { max_in_flight: 257 }",
+    27,
+    "warning",
+    "rollout.max_in_flight (257) does nothing above 256: (train.max_staleness 1 + 1) x 128 prompts = 256 groups " +
+      "are admitted at once",
+  ],
+  [
+    `${train}, updates_per_batch: 1025 }`,
+    51,
+    "error",
+    "train.updates_per_batch (1025) must be at most 1024: 128 prompts x 8 samples = 1024 rollouts to divide",
+  ],
+  [
+    "algo: { advantage: { is_correction_threshold: [5, 0.5] } }",
+    47,
+    "error",
+    "algo.advantage.is_correction_threshold must rise, not [5, 0.5]: try [0.5, 5]",
+  ],
+  [
+    "algo: { advantage: { is_correction_level: off } }",
+    43,
+    "error",
+    "algo.advantage.is_correction_level off trains off-policy rows uncorrected, since train.max_staleness is 1: " +
+      "set it to token, or that to 0",
+  ],
+  [
+    "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",
+    68,
+    "error",
+    "algo.advantage.is_correction_mode must be mask at level seq, not clip",
+  ],
+  [
+    "algo: { advantage: { is_correction_level: geo, is_correction_mode: trunc } }",
+    68,
+    "error",
+    "algo.advantage.is_correction_mode must be mask at level geo, not trunc",
+  ],
+  [
+    "algo: { kl: { init_coef: 0.1, estimator: k1 } }",
+    42,
+    "warning",
+    "algo.kl.estimator k1 as a loss term has a gradient of mean zero, so it holds nothing back: take k2 or k3",
+  ],
+  ["reward: { clip_range: [1, 1] }", 23, "error", "reward.clip_range must rise, not [1, 1]: try [-10, 10]"],
+  ["eval: { steps: 5 }", 16, "warning", "eval.steps does nothing without eval.dataset"],
+  [
+    "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 2, 3] }",
+    57,
+    "error",
+    "data.prompt_probs has 3 weights, data.prompt_dataset 2 files: give each its own",
+  ],
+  [
+    "data: { prompt_dataset: a.jsonl, prompt_probs: [1, 2] }",
+    48,
+    "error",
+    "data.prompt_probs has 2 weights, data.prompt_dataset 1 file: give each its own",
+  ],
+  [
+    "data: { prompt_dataset: [/a.jsonl, /b.csv, /x/../a.jsonl] }",
+    25,
+    "error",
+    "data.prompt_dataset names /a.jsonl twice: name each file once, and give it more weight with data.prompt_probs",
+  ],
+  [
+    "ckpt: { output_dir: model }",
+    21,
+    "error",
+    "ckpt.output_dir is actor.model_name_or_path: the export would overwrite the model it starts from",
+  ],
+  // case E1
+  [
+    `${train}, max_tokens_per_device: 2047 }`,
+    55,
+    "error",
+    "train.max_tokens_per_device (2047) is below data.max_len (2048), and a row is never cut: raise it to 2048, " +
+      "or lower data.max_len to 2047",
+  ],
+  [
+    `${train}, max_tokens_per_device: 511 }\nfsdp: { cp_size: 4 }\n${actor}, devices_per_node: 4 }`,
+    55,
+    "error",
+    "train.max_tokens_per_device (511 x fsdp.cp_size 4 = 2044) is below data.max_len (2048), and a row is never " +
+      "cut: raise it to 512, or lower data.max_len to 2044",
+  ],
+  [
+    "fsdp: { ep_size: 8 }\nactor: { model_name_or_path: m, devices_per_node: 3, num_nodes: 2 }",
+    18,
+    "error",
+    "fsdp.ep_size (8) must divide the 2 nodes x 3 devices = 6 ranks: try 6",
+  ],
+  [
+    "fsdp: { cp_size: 4 }\nactor: { model_name_or_path: m, devices_per_node: 6 }",
+    18,
+    "error",
+    "fsdp.cp_size (4) must divide the 6 ranks: try 3 or 6",
+  ],
+  [
+    "actor: { model_name_or_path: m, devices_per_node: 6 }\nrollout: { batch_size: 2, n_samples_per_prompt: 2 }",
+    51,
+    "warning",
+    "a step has 4 rows (4 rollouts / train.updates_per_batch 1) for 6 ranks: 2 would have nothing to do",
+  ],
+  [
+    "engine: { cache_tokens: 2055, page_size: 8 }\ndata: { prompt_dataset: a, max_len: 2049 }",
+    25,
+    "error",
+    "engine.cache_tokens (2055) must be at least 2056: one sequence takes 2049 tokens (data.max_len) in pages of 8",
+  ],
+  [
+    "ref: { model_name_or_path: other }",
+    28,
+    "warning",
+    "ref.model_name_or_path does nothing while algo.kl.init_coef is 0: raise that, or leave this out",
+  ],
+  [
+    `${train}, agent_command: [agent] }`,
+    47,
+    "error",
+    "train.agent_path and train.agent_command each name an agent\n  fix: leave one of them out",
+  ],
+  [
+    `${train}, grader_command: [grade] }`,
+    48,
+    "error",
+    "train.grader_command grades what train.agent_command did; an agent's class returns its reward itself",
+  ],
+];
 
 describe("one wrong recipe for each guardrail", () => {
-  test.each([
-    // case B2
-    [
-      "rollout: { top_p: 0.9 }",
-      19,
-      "error",
-      "rollout.top_p must be 1, not 0.9: training needs log-probabilities over the full vocabulary, " +
-        "and top_p cuts it (eval.top_p is free)",
-    ],
-    [
-      "rollout: { temperature: 0 }",
-      25,
-      "error",
-      "rollout.temperature must be above 0: greedy sampling gives a group of equal rollouts, " +
-        "without log-probabilities to train on; try 1",
-    ],
-    [
-      "rollout: { max_new_tokens: 2048 }",
-      28,
-      "error",
-      "rollout.max_new_tokens (2048) must be below data.max_len (2048), which counts the prompt too",
-    ],
-    [
-      "eval: { max_new_tokens: 3000 }",
-      25,
-      "error",
-      "eval.max_new_tokens (3000) must be below data.max_len (2048), which counts the prompt too",
-    ],
-    [
-      "rollout: { timeout: 60 }",
-      21,
-      "warning",
-      "rollout.turn_timeout (120 s) is longer than a whole episode's rollout.timeout (60 s)",
-    ],
-    // case C2
-    [
-      "rollout: { n_samples_per_prompt: 1 }",
-      34,
-      "error",
-      "rollout.n_samples_per_prompt must be at least 2, not 1: reinforce_baseline compares the rollouts of a prompt, " +
-        "and one alone has no advantage",
-    ],
-    [
-      "rollout: { min_group: 9 }",
-      23,
-      "error",
-      "rollout.min_group must be from 2 to rollout.n_samples_per_prompt (8), not 9",
-    ],
-    [
-      "rollout: { min_group: 1 }",
-      23,
-      "error",
-      "rollout.min_group must be from 2 to rollout.n_samples_per_prompt (8), not 1",
-    ],
-    [
-      "rollout: { max_in_flight: 127 }",
-      27,
-      "error",
-      "rollout.max_in_flight (127) must be at least rollout.batch_size (128): a batch could never fill",
-    ],
-    [
-      `${train}, updates_per_batch: 1025 }`,
-      51,
-      "error",
-      "train.updates_per_batch (1025) must be at most 1024: 128 prompts x 8 samples = 1024 rollouts to divide",
-    ],
-    [
-      "algo: { advantage: { is_correction_threshold: [5, 0.5] } }",
-      47,
-      "error",
-      "algo.advantage.is_correction_threshold must rise, not [5, 0.5]: try [0.5, 5]",
-    ],
-    [
-      "algo: { advantage: { is_correction_level: off } }",
-      43,
-      "error",
-      "algo.advantage.is_correction_level off trains off-policy rows uncorrected, since train.max_staleness is 1: " +
-        "set it to token, or that to 0",
-    ],
-    [
-      "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",
-      68,
-      "error",
-      "algo.advantage.is_correction_mode must be mask at level seq, not clip",
-    ],
-    [
-      "algo: { advantage: { is_correction_level: geo, is_correction_mode: trunc } }",
-      68,
-      "error",
-      "algo.advantage.is_correction_mode must be mask at level geo, not trunc",
-    ],
-    [
-      "algo: { kl: { init_coef: 0.1, estimator: k1 } }",
-      42,
-      "warning",
-      "algo.kl.estimator k1 as a loss term has a gradient of mean zero, so it holds nothing back: take k2 or k3",
-    ],
-    ["reward: { clip_range: [1, 1] }", 23, "error", "reward.clip_range must rise, not [1, 1]: try [-10, 10]"],
-    ["eval: { steps: 5 }", 16, "warning", "eval.steps does nothing without eval.dataset"],
-    [
-      "eval: { dataset: b.jsonl, n_samples_per_prompt: 4 }",
-      49,
-      "warning",
-      "eval.n_samples_per_prompt (4) repeats the same greedy answer: raise eval.temperature above 0",
-    ],
-    [
-      "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 2, 3] }",
-      57,
-      "error",
-      "data.prompt_probs has 3 weights, data.prompt_dataset 2 files: give each its own",
-    ],
-    [
-      "data: { prompt_dataset: a.jsonl, prompt_probs: [1, 2] }",
-      48,
-      "error",
-      "data.prompt_probs has 2 weights, data.prompt_dataset 1 file: give each its own",
-    ],
-    [
-      "data: { prompt_dataset: [/a.jsonl, /b.csv, /x/../a.jsonl] }",
-      25,
-      "error",
-      "data.prompt_dataset names /a.jsonl twice: name each file once, and give it more weight with data.prompt_probs",
-    ],
-    [
-      "ckpt: { output_dir: model }",
-      21,
-      "error",
-      "ckpt.output_dir is actor.model_name_or_path: the export would overwrite the model it starts from",
-    ],
-  ])("%s", (line, column, severity, message) => {
-    expect(judge(line)).toEqual([[column, severity, message]]);
+  test.each(wrong)("%s", (lines, column, severity, message) => {
+    expect(judge(lines)).toEqual([[column, severity, message]]);
   });
 
-  test.each([
-    "rollout: { max_in_flight: 128, min_group: 2 }",
-    "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 0.5] }",
-    "data: { prompt_dataset: [a.jsonl, b.csv] }",
-    "eval: { dataset: b.jsonl, top_p: 0.9, temperature: 0.7, n_samples_per_prompt: 4, steps: 5 }",
-    "algo: { kl: { estimator: k1 } }",
-    "algo: { advantage: { is_correction_level: token, is_correction_mode: clip } }",
-    `${train}, updates_per_batch: 1024 }`,
-    `${train}, max_staleness: 0 }\nalgo: { advantage: { is_correction_level: off } }`,
-  ])("allowed: %s", (line) => {
-    expect(judge(line)).toEqual([]);
+  test("every guardrail is among them, or the recipe that lacks everything", () => {
+    const fired = [
+      ...wrong.map(([lines]) => recipeWith(lines)),
+      "",
+      `${recipeWith("")}${off}\nfsdp: { param_dtype: bf16 }`,
+    ]
+      .flatMap((text) => diagnose(text, "r.yaml"))
+      .map(({ rule }) => rule);
+    expect([...guardrailRules.keys()].filter((name) => !fired.includes(name))).toEqual([]);
+  });
+
+  test("an edit that a finding offers makes it go away", () => {
+    let edits = 0;
+    for (const [lines] of wrong) {
+      const text = recipeWith(lines);
+      const [found] = diagnose(text, "r.yaml");
+      if (!found?.fix) continue;
+      const rows = text.split("\n");
+      const { range, newText } = found.fix;
+      const row = rows[range.start.line]!;
+      rows[range.start.line] = row.slice(0, range.start.character) + newText + row.slice(range.end.character);
+      const after = diagnose(rows.join("\n"), "r.yaml").filter(
+        ({ rule, severity }) => severity === "error" || rule === found.rule,
+      );
+      expect(after, `${lines} with ${found.fix.title}`).toEqual([]);
+      edits++;
+    }
+    expect(edits).toBeGreaterThan(15);
+  });
+});
+
+/** For each guardrail the nearest that it allows. */
+const allowed: Record<string, string> = {
+  required: "",
+  exportOverSource: "ckpt: { output_dir: model2 }",
+  promptWeights: "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 0.5] }",
+  promptFileTwice: "data: { prompt_dataset: [a.jsonl, b.csv] }",
+  cacheSize: "engine: { cache_tokens: 2048, page_size: 8 }",
+  replyLength: "rollout: { max_new_tokens: 2047 }\neval: { max_new_tokens: 2047 }",
+  temperature: "rollout: { temperature: 0.01 }",
+  topP: "rollout: { top_p: 1.0 }\neval: { dataset: b.jsonl, top_p: 0.9, temperature: 0.7, n_samples_per_prompt: 4 }",
+  groupSize: "rollout: { n_samples_per_prompt: 2 }",
+  inFlight: "rollout: { max_in_flight: 256 }",
+  minGroup: "rollout: { min_group: 2 }",
+  updates: `${train}, updates_per_batch: 1024 }`,
+  idleRanks:
+    "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { cp_size: 2 }\n" +
+    "rollout: { batch_size: 2, n_samples_per_prompt: 2 }",
+  meshSize: "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { ep_size: 8, cp_size: 4 }",
+  rowFits: `${train}, max_tokens_per_device: 2048 }`,
+  clipRange: "reward: { clip_range: [0, 0.1] }",
+  correctionMode: "algo: { advantage: { is_correction_level: token, is_correction_mode: clip } }",
+  correctionOff: `${train}, max_staleness: 0 }\n${off}`,
+  correctionOffInBf16: "fsdp: { param_dtype: bf16 }\nengine: { dtype: bf16 }",
+  correctionThreshold: "algo: { advantage: { is_correction_threshold: [0.99, 1.01] } }",
+  oneAgent: "train: { agent_command: [agent] }",
+  graderOfCommand: "train: { agent_command: [agent], grader_command: [grade] }",
+  klEstimator: "algo: { kl: { estimator: k1 } }",
+  referenceUnused: "ref: { model_name_or_path: other }\nalgo: { kl: { init_coef: 0.1 } }",
+  evaluationWithoutData: "eval: { dataset: b.jsonl, steps: 5 }",
+};
+
+test("docs/guardrails.md lists every guardrail, and none that is not there", () => {
+  const listed = [...read("docs/guardrails.md").matchAll(/^\| `(\w+)` \| (.+) \| (refused|warned) \|$/gm)];
+  const rows = [...guardrailRules].map(([name, { holds, severity = "error" }]) => {
+    return [name, holds, severity === "error" ? "refused" : "warned"];
+  });
+  expect(listed.map(([, ...row]) => row)).toEqual(rows.sort(([a], [b]) => (a! < b! ? -1 : 1)));
+  const named = [...read("docs/guardrails.md").matchAll(/`([a-z]+[A-Z]\w+)`/g)].map((match) => match[1]!);
+  expect(named.filter((name) => !guardrailRules.has(name))).toEqual([]);
+});
+
+describe("what each guardrail allows", () => {
+  test.each([...guardrailRules.keys()])("%s", (name) => {
+    expect(allowed[name]).toBeDefined();
+    expect(judge(allowed[name]!)).toEqual([]);
+  });
+
+  test("a guardrail names every key that it reads, and keys that exist", () => {
+    const texts = [...wrong.map(([lines]) => lines), ...Object.values(allowed)].map(recipeWith);
+    const recipes = ["", ...texts].map((text) => readEdited(text, "r.yaml").recipe);
+    for (const [name, { keys, check, holds }] of guardrailRules) {
+      expect(holds, name).toMatch(/^\S.*\.$/);
+      expect(keys.filter((key) => !recipeKeys.has(key))).toEqual([]);
+      for (const verb of ["run", "sft", "eval"] as const) {
+        for (const given of recipes) {
+          const read = new Set<string>();
+          check(watched(given, "", read) as Recipe, verb);
+          expect(
+            [...read].filter((key) => !keys.includes(key)),
+            name,
+          ).toEqual([]);
+        }
+      }
+    }
+    expect(guardrailsOf("data.max_len").sort()).toEqual(["cacheSize", "replyLength", "rowFits"]);
+    expect(guardrailsOf("run.seed")).toEqual([]);
   });
 
   test("correction off with several updates a batch is refused on-policy too", () => {

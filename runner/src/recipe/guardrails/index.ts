@@ -1,49 +1,32 @@
 import type { Recipe } from "../schema.ts";
-import {
-  clipRange,
-  correctionMode,
-  correctionOff,
-  correctionOffInBf16,
-  correctionThreshold,
-  klEstimator,
-} from "./algorithms.ts";
-import { promptFileTwice, promptWeights } from "./data.ts";
-import { evaluationWithoutData, greedyRepeats } from "./evaluation.ts";
-import type { Finding, Rule, Verb } from "./finding.ts";
-import { groupSize, inFlight, minGroup, updates } from "./groups.ts";
-import { exportOverSource } from "./model.ts";
-import { required } from "./required.ts";
-import { replyLength, temperature, topP, turnTimeout } from "./sampling.ts";
+import * as algorithms from "./algorithms.ts";
+import type { Finding, Guardrail, Verb } from "./finding.ts";
+import * as groups from "./groups.ts";
+import * as inputs from "./inputs.ts";
+import { planned } from "./planned.ts";
+import * as ranks from "./ranks.ts";
+import * as sampling from "./sampling.ts";
 
-export type { Finding, Verb } from "./finding.ts";
+export type { Finding, Guardrail, Setting, Verb } from "./finding.ts";
 
-/** The rules that hold for each verb. */
-const rules: { verbs: Verb[]; rules: Rule[] }[] = [
-  { verbs: ["run", "sft", "eval"], rules: [required] },
-  { verbs: ["run", "sft"], rules: [exportOverSource, promptWeights, promptFileTwice] },
-  { verbs: ["run", "eval"], rules: [replyLength, turnTimeout, greedyRepeats] },
-  {
-    verbs: ["run"],
-    rules: [
-      topP,
-      temperature,
-      groupSize,
-      minGroup,
-      inFlight,
-      updates,
-      correctionThreshold,
-      correctionOff,
-      correctionOffInBf16,
-      correctionMode,
-      klEstimator,
-      clipRange,
-      evaluationWithoutData,
-    ],
-  },
-];
+/** Every guardrail by its name, which diagnostics carry as `rule`. */
+export const guardrailRules: ReadonlyMap<string, Guardrail> = new Map(
+  Object.entries({ ...inputs, ...sampling, ...groups, ...ranks, ...algorithms }),
+);
 
 export function guardrails(recipe: Recipe, verb: Verb): Finding[] {
-  return rules
-    .filter(({ verbs }) => verbs.includes(verb))
-    .flatMap((set) => set.rules.flatMap((rule) => rule(recipe, verb)));
+  const findings: Finding[] = [];
+  for (const [rule, { severity = "error", verbs = ["run"], keys, check }] of guardrailRules) {
+    const breaches = verbs.includes(verb) ? [check(recipe, verb) ?? []].flat() : [];
+    for (const breach of breaches) {
+      const own = typeof breach === "string" ? { message: breach } : breach;
+      findings.push({ severity, rule, keys: [...keys], ...own });
+    }
+  }
+  return [...findings, ...planned(recipe)];
+}
+
+/** Names of the guardrails that read a key. */
+export function guardrailsOf(key: string): string[] {
+  return [...guardrailRules].filter(([, { keys }]) => keys.includes(key)).map(([name]) => name);
 }

@@ -19,6 +19,11 @@ export const data = section("The dataset and how its rows become prompts.", {
   max_len: key(z.int().min(2), 2048, {
     description: "Longest sequence, prompt and replies together.",
     unit: "tokens",
+    metrics: ["response_length", "stop/context"],
+  }),
+  mean_len: key(positiveNumber.nullable(), null, {
+    description: "Mean length of a row, prompt and replies, that plan reckons with; null is 0.6 of data.max_len.",
+    unit: "tokens",
   }),
   max_samples: key(positiveInteger.nullable(), null, {
     description: "Only the first rows of each file are taken, this many; null takes all.",

@@ -35,14 +35,11 @@ function inWords(json: JsonType, isPath: boolean): string {
 }
 
 function bounds({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }: JsonType): string {
-  const low = minimum === undefined || minimum === Number.MIN_SAFE_INTEGER ? undefined : minimum;
-  const high = maximum === undefined || maximum === Number.MAX_SAFE_INTEGER ? undefined : maximum;
-  const parts = [
-    exclusiveMinimum === undefined ? undefined : `above ${exclusiveMinimum}`,
-    low === undefined ? undefined : `of at least ${low}`,
-    exclusiveMaximum === undefined ? undefined : `below ${exclusiveMaximum}`,
-    high === undefined ? undefined : `of at most ${high}`,
-  ].filter((part) => part !== undefined);
+  // An integer's own limits are no bound.
+  const bound = (words: string, value: number | undefined) =>
+    value === undefined || Math.abs(value) === Number.MAX_SAFE_INTEGER ? [] : [`${words} ${value}`];
+  const low = [...bound("above", exclusiveMinimum), ...bound("of at least", minimum)];
+  const parts = [...low, ...bound("below", exclusiveMaximum), ...bound("of at most", maximum)];
   return parts.length > 0 ? ` ${parts.join(" and ")}` : "";
 }
 

@@ -4,5 +4,6 @@ export const ref = section("The reference policy of the KL term, read when algo.
   model_name_or_path: key(path.nullable(), null, {
     description: "Hugging Face folder of the reference; null takes actor.model_name_or_path.",
     path: "recipe",
+    metrics: ["kl"],
   }),
 });

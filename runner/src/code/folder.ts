@@ -1,0 +1,71 @@
+import { createHash } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
+import { relative } from "node:path";
+import { filesBelow } from "../files.ts";
+import { type CodeRecord, recordOf } from "./record.ts";
+
+export interface CodeFile {
+  /** Absolute. */
+  path: string;
+  /** Relative to the folder, with forward slashes. */
+  name: string;
+  record: CodeRecord;
+}
+
+const depth = 8;
+/** Larger ones are data or bundles. */
+const maxBytes = 500_000;
+const isTest = /\.test\.\w+$|(^|\/)(test|tests|fixtures|bench)\//;
+
+/** The TypeScript and JavaScript below a folder, tests left out. A file is parsed again only when it has changed. */
+export class CodeFolder {
+  readonly root: string;
+  private readonly known: ReadonlyMap<string, CodeRecord>;
+  private readonly cache = new Map<string, { stamp: string; file: CodeFile }>();
+
+  /** `known`: records by the hash of their file's text. */
+  constructor(root: string, known: ReadonlyMap<string, CodeRecord> = new Map()) {
+    this.root = root;
+    this.known = known;
+  }
+
+  files(textOf?: (path: string) => string | undefined): CodeFile[] {
+    return [...this.read(textOf)];
+  }
+
+  /** One after another, for whoever has other work between. `textOf` gives an open editor's text before the disk's. */
+  *read(textOf: (path: string) => string | undefined = () => undefined): Generator<CodeFile> {
+    for (const path of filesBelow(this.root, /\.[cm]?[jt]s$/, depth)) {
+      const name = relative(this.root, path).replaceAll("\\", "/");
+      const file = isTest.test(name) ? undefined : this.fileOf(path, name, textOf(path));
+      if (file) yield file;
+    }
+  }
+
+  private fileOf(path: string, name: string, open: string | undefined): CodeFile | undefined {
+    const stat = statSync(path, { throwIfNoEntry: false });
+    if (!stat || stat.size > maxBytes) return undefined;
+    const stamp = open === undefined ? `${stat.mtimeMs} ${stat.size}` : hashOf(open);
+    const cached = this.cache.get(path);
+    if (cached?.stamp === stamp) return cached.file;
+    const text = open ?? readText(path);
+    // A video stream, say.
+    if (text.includes("\0")) return undefined;
+    const file = { path, name, record: this.known.get(hashOf(text)) ?? recordOf(text, name) };
+    this.cache.set(path, { stamp, file });
+    return file;
+  }
+}
+
+/** "" where it may not be read, or is gone. */
+export function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
+}
+
+export function hashOf(text: string): string {
+  return createHash("sha1").update(text).digest("base64").slice(0, 16);
+}

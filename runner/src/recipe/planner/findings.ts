@@ -1,0 +1,64 @@
+import type { Finding, Verb } from "../guardrails/index.ts";
+import { type Recipe, valueAt } from "../schema.ts";
+import { layoutOf } from "./layout.ts";
+import { type EngineMemory, engineMemory, type TrainerMemory, trainerMemory } from "./memory.ts";
+import type { ModelShape } from "./shape.ts";
+import { type Change, engineChanges, smallestChange, trainerChanges } from "./smallest-change.ts";
+import { inBytes } from "./units.ts";
+
+/** What is wrong with a recipe for its model and devices: shapes that do not divide, memory that is not there. */
+export function findingsOf(recipe: Recipe, model: ModelShape, verb: Verb): Finding[] {
+  const { fsdp, engine, vllm } = recipe;
+  const tensor = engine.kind === "vllm" ? vllm.tensor_parallel_size : 1;
+  const lacks =
+    (who: string, memoryOf: typeof trainerMemory | typeof engineMemory): Lacks =>
+    (changed) => {
+      const layout = layoutOf(changed, model, verb);
+      return lackOf(who, layout.device.name, memoryOf(changed, model, layout));
+    };
+  const ofTrainer = () => [
+    ...divides("fsdp.ep_size", fsdp.ep_size, model.experts, "experts"),
+    ...memory(recipe, trainerChanges(recipe, model), lacks("the trainer", trainerMemory)),
+  ];
+  const ofEngine = () => [
+    ...divides("vllm.tensor_parallel_size", tensor, model.heads, "attention heads"),
+    ...memory(recipe, engineChanges(recipe, model), lacks("an engine", engineMemory)),
+  ];
+  return [...(verb === "eval" ? [] : ofTrainer()), ...(verb === "sft" ? [] : ofEngine())];
+}
+
+/** What a recipe needs more than there is, or null. */
+type Lacks = (recipe: Recipe) => string | null;
+
+function divides(key: string, size: number, whole: number, what: string): Finding[] {
+  if (size === 1 || (whole > 0 && whole % size === 0)) return [];
+  let value = Math.max(1, Math.min(whole, size));
+  while (whole % value !== 0) value--;
+  const message = `${key} (${size}) must divide the model's ${whole} ${what}: try ${value}`;
+  const keys = [key, "actor.model_name_or_path"];
+  return [{ severity: "error", rule: "modelShape", keys, message, settings: [{ key, value }] }];
+}
+
+/** With the smallest change that fits. An error on a device that the recipe names; this machine may have swap. */
+function memory(recipe: Recipe, changes: Change[], lacks: Lacks): Finding[] {
+  const lack = lacks(recipe);
+  if (lack === null) return [];
+  const made = smallestChange(recipe, changes, (changed) => lacks(changed) === null);
+  const named = made?.map(({ key, value }) => `${key} ${value} (not ${valueAt(recipe, key)})`).join(", ");
+  const message = `${lack}: ${named ? `the smallest change that fits is ${named}` : "no layout of this model fits it"}`;
+  const all = [...(made ?? []).map(({ key }) => key), ...changes.map(([key]) => key), "run.device"];
+  const severity = recipe.run.device === "auto" ? "warning" : "error";
+  // A setting that is enough alone is an editor's fix.
+  const settings = made?.length === 1 ? made : undefined;
+  return [{ severity, rule: "memory", keys: [...new Set(all)], message, settings }];
+}
+
+function lackOf(who: string, device: string, memory: TrainerMemory | EngineMemory): string | null {
+  if ("host" in memory && memory.offloaded > memory.host)
+    return `${who} needs ${inBytes(memory.offloaded)} of ${inBytes(memory.host)} of the host of each ${device}`;
+  const { parts, total, available } = memory;
+  if (total <= available) return null;
+  const largest = Object.entries(parts).sort((a, b) => b[1] - a[1]);
+  const named = largest.slice(0, 3).map(([part, size]) => `${part} ${inBytes(size)}`);
+  return `${who} needs ${inBytes(total)} of ${inBytes(available)} on each ${device} (${named.join(", ")})`;
+}

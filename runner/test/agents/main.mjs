@@ -1,0 +1,28 @@
+// `npm run test:agents`: installs real SDKs and agents, bundles the tier (Node 20 reads no TypeScript) and runs it.
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+import { endChildrenWithUs } from "../../../native/setup/run.mjs";
+import { install } from "./install.mjs";
+
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+
+await build({
+  entryPoints: [here("tier.ts")],
+  outdir: here("dist"),
+  bundle: true,
+  packages: "external",
+  platform: "node",
+  format: "esm",
+  target: "node20",
+  logLevel: "warning",
+});
+const { runTier } = await import("./dist/tier.js");
+endChildrenWithUs();
+const { code, line } = await runTier({
+  install,
+  clients: here("clients"),
+  tokenizer: here("../../src/data/fixtures/bytelevel"),
+  only: process.argv[2] ?? "",
+});
+console.log(line);
+process.exit(code);
