@@ -72,9 +72,8 @@ export class Gateway {
 
   /** Replies are taken apart as the model's template lays them out; that this can be done is tried first (case A7). */
   static async start(tokenizer: Tokenizer, warn: Warn): Promise<Gateway> {
-    const { format, warning } = proveFormat(chooseFormat(tokenizer.chatTemplate), (...asked) =>
-      tokenizer.renderChat(...asked),
-    );
+    const render = (...asked: Parameters<Tokenizer["renderChat"]>) => tokenizer.renderChat(...asked);
+    const { format, warning } = proveFormat(chooseFormat(tokenizer.chatTemplate), render, tokenizer.stopTexts);
     if (warning) warn("format", warning);
     const gateway = new Gateway((text, tools) => parseReply(text, format, tools), warn);
     // Thousands of rollouts may connect at once; beyond the queue a connection is reset.

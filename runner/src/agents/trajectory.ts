@@ -169,7 +169,7 @@ export class Session {
     const stored = this.tokenizer.renderChat(messages.slice(0, messageCount! + 1), { tools });
     if (!rendered.startsWith(stored)) return null;
     const reply = stored.slice(at);
-    const closers = this.tokenizer.stopTokenIds.map((id) => this.tokenizer.textOf(id)!);
+    const closers = this.tokenizer.stopTexts;
     const end = Math.max(...closers.map((closer) => reply.lastIndexOf(closer)));
     if (end < 0) return null;
     const closer = closers.find((text) => reply.startsWith(text, end))!;

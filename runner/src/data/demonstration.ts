@@ -24,7 +24,7 @@ export async function encodeDemonstration(tokenizer: Tokenizer, messages: Messag
     pieces.push({ text: until.slice(done.length), trained });
     done = until;
   };
-  const closers = tokenizer.stopTokenIds.map((id) => tokenizer.textOf(id)!);
+  const closers = tokenizer.stopTexts;
   for (const [at, { role }] of messages.entries()) {
     if (role !== "assistant") continue;
     take(tokenizer.renderChat(messages.slice(0, at), { addGenerationPrompt: true }), false);

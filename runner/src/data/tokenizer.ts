@@ -37,6 +37,11 @@ export class Tokenizer {
     this.template = new ChatTemplate(source, where, texts);
   }
 
+  /** What `stopTokenIds` look like. */
+  get stopTexts(): string[] {
+    return this.stopTokenIds.map((id) => this.textOf(id)!);
+  }
+
   static async load(folder: string, options: TokenizerOptions = {}): Promise<Tokenizer> {
     const file = join(folder, "tokenizer.json");
     if (!existsSync(file)) {

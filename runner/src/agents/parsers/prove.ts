@@ -13,14 +13,18 @@ const schema = { name: "probe", description: "", parameters: { type: "object", p
 const tools = [{ type: "function", function: schema }];
 const question: Message = { role: "user", content: "a" };
 const called = { name: "probe", arguments: JSON.stringify(input) };
-/** What a template puts after a reply. */
+/** What templates put after a reply, beside the tokenizer's own ends. */
 const closer = /(?:<\|\w+\|>|<｜end▁of▁sentence｜>|<\/s>)\s*$/;
 
 /**
  * Renders a call with the model's template and reads it back (case A7), and finds whether the template opens the
  * reasoning. A call that does not come back makes the format plain, with a warning: calls then stay text.
  */
-export function proveFormat(format: ReplyFormat, render: Render): { format: ReplyFormat; warning: string | null } {
+export function proveFormat(
+  format: ReplyFormat,
+  render: Render,
+  ends: readonly string[] = [],
+): { format: ReplyFormat; warning: string | null } {
   const opening = render([question], { addGenerationPrompt: true });
   const opensThink = format.thinks && opening.trimEnd().endsWith("<think>");
   let shown: string | null = null;
@@ -30,6 +34,7 @@ export function proveFormat(format: ReplyFormat, render: Render): { format: Repl
       const reply = renderReply(
         { role: "assistant", content, tool_calls: [{ id: "call00001", type: "function", function: called }] },
         render,
+        ends,
       );
       const back = parseReply(reply, format, tools).toolCalls.map((one) => one.function);
       const values = back.map((one) => [one.name, JSON.parse(one.arguments)]);
@@ -45,8 +50,10 @@ export function proveFormat(format: ReplyFormat, render: Render): { format: Repl
 }
 
 /** What the template makes of a reply, without what it puts around. */
-function renderReply(message: Message, render: Render): string {
+function renderReply(message: Message, render: Render, ends: readonly string[]): string {
   const whole = render([question, message], { tools });
   const before = [true, false].map((addGenerationPrompt) => render([question], { tools, addGenerationPrompt }));
-  return whole.slice(before.find((text) => whole.startsWith(text))?.length ?? 0).replace(closer, "");
+  const reply = whole.slice(before.find((text) => whole.startsWith(text))?.length ?? 0).replace(closer, "");
+  const end = ends.find((text) => reply.endsWith(text)) ?? "";
+  return reply.slice(0, reply.length - end.length);
 }
