@@ -57,7 +57,7 @@ export const steps = {
 
   "a lens above the recipe checks it in a terminal": async ({ page }) => {
     await page.locator('.codelens-decoration a:has-text("check")').click();
-    await page.locator('.xterm-rows:has-text("recipes/agent.ts train.agent_path: this file does not exist")').waitFor();
+    await page.locator('.xterm-rows:has-text("train.agent_path recipes/agent.ts: this file")').waitFor();
     await runCommand(page, "Problems: Focus on Problems View");
   },
 
@@ -75,7 +75,7 @@ export const steps = {
     await openFile(page, "imitate.yaml");
     await runCommand(page, "Molt Runner: Run Recipe");
     // `run` would ask for an agent before it looks for the model.
-    await page.locator(`.xterm-rows:has-text("absent-model this model folder does not exist")`).waitFor();
+    await page.locator(`.xterm-rows:has-text("absent-model: this model folder does not")`).waitFor();
   },
 };
 

@@ -1,6 +1,7 @@
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { Agent, fetch } from "undici";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { withDeadline } from "../../deadline.ts";
 import { type Served, serveScripted } from "../fixtures/served.ts";
@@ -37,9 +38,13 @@ async function until(what: string, holds: () => boolean | Promise<boolean>) {
   await withDeadline(poll(), 30, what);
 }
 
+// Every request has a connection of its own: one that is kept could bring the answer that it got for being idle.
+const dispatcher = new Agent({ pipelining: 0 });
+
 function post(body: object, path = "/inference/v1/generate", signal?: AbortSignal) {
-  const headers = { "content-type": "application/json", connection: "close" };
-  return fetch(`http://127.0.0.1:${port}${path}`, { method: "POST", body: JSON.stringify(body), headers, signal });
+  const headers = { "content-type": "application/json" };
+  const request = { method: "POST", body: JSON.stringify(body), headers, signal, dispatcher };
+  return fetch(`http://127.0.0.1:${port}${path}`, request);
 }
 
 /** A client by hand: what it has been sent, and its end. */
