@@ -72,9 +72,11 @@ const settings = fc.record(
 const base = { "actor.model_name_or_path": "m", "data.prompt_dataset": "a.jsonl", "train.agent_path": "agent.ts" };
 
 function recipeOf(drawn: Record<string, unknown>): { recipe: Recipe; errors: string[] } {
-  const given = Object.entries({ ...drawn, ...base }).filter(([, value]) => value !== undefined);
+  // Keys that only `plan` reads are left out, and their values refused, as a launch does.
+  const isRun = ([key, value]: [string, unknown]) => value !== undefined && !recipeKeys.get(key)!.planned;
+  const given = Object.entries({ ...drawn, ...base }).filter(isRun);
   const { recipe, diagnostics } = readEdited(JSON.stringify(nest(given)), "/r/random.yaml", { environment: {} });
-  const errors = diagnostics.filter(({ severity }) => severity === "error");
+  const errors = diagnostics.filter(({ severity, rule }) => severity === "error" || rule === "planned");
   // Values are of their types: whatever is refused is refused by a guardrail, or lacks nothing but a file.
   expect(errors.filter(({ code }) => code !== "guardrail")).toEqual([]);
   return { recipe, errors: errors.map(({ rule }) => rule!) };
