@@ -101,7 +101,7 @@ describe("several recipes in one call", () => {
     const [first, second] = out.map((line) => JSON.parse(line));
     expect(first).toMatchObject({ ok: false, path: join(folder, "a.yaml"), problems: { length: 4 } });
     expect(first).not.toHaveProperty("recipe");
-    expect(second).toMatchObject({ ok: true, verb: "run", recipe: { run: { steps: 150 } }, arithmetic: { rows: 256 } });
+    expect(second).toMatchObject({ ok: true, verb: "run", recipe: { run: { steps: 200 } }, arithmetic: { rows: 256 } });
   });
 
   test("sarif", async () => {

@@ -28,7 +28,7 @@ describe("plan", () => {
 
   // case E2
   it("says the arithmetic, the same in JSON", async () => {
-    const arithmetic = "32 prompts x 8 samples = 256 rows a batch, 150 batches x 1 update = 150 optimizer steps";
+    const arithmetic = "32 prompts x 8 samples = 256 rows a batch, 200 batches x 1 update = 200 optimizer steps";
     await plan("recipes/quickstart.yaml");
     expect(printed().replace(/\s+/g, " ")).toContain(`arithmetic ${arithmetic}, microbatches of at most 16384 tokens`);
     log.mockClear();

@@ -42,9 +42,9 @@ describe("a model folder that another recipe exports", () => {
         "  fix: make it with: npx molt-runner sft recipes/quickstart/warmup.yaml",
     ]);
     // case E2
-    expect(sums).toMatchObject({ rows: 256, steps: 150, updates: 150 });
+    expect(sums).toMatchObject({ rows: 256, steps: 200, updates: 200 });
     expect(sums.line).toBe(
-      "32 prompts x 8 samples = 256 rows a batch, 150 batches x 1 update = 150 optimizer steps, " +
+      "32 prompts x 8 samples = 256 rows a batch, 200 batches x 1 update = 200 optimizer steps, " +
         "microbatches of at most 16384 tokens",
     );
   });
