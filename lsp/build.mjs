@@ -17,12 +17,18 @@ const englishOnly = {
   },
 };
 
-/** CommonJS, because the protocol library is: an ES module bundle of it would need a `require` of its own. */
-export function buildServer(outfile = here("dist/server.cjs"), { sourcemap = "linked" } = {}) {
+/**
+ * CommonJS, because the protocol library is: an ES module bundle of it would need a `require` of its own. `external`:
+ * packages that are installed beside it.
+ */
+export function buildServer(outfile = here("dist/server.cjs"), { sourcemap = "linked", external = [] } = {}) {
   return build({
     entryPoints: [here("src/server.ts")],
     outfile,
     bundle: true,
+    external,
+    // jsonc-parser's other form finds its parts where no bundler looks.
+    mainFields: ["module", "main"],
     platform: "node",
     format: "cjs",
     target: "node20",

@@ -1,10 +1,10 @@
 // Bundles the command line, the agent worker and the library into dist/, split so that a verb loads only what it needs,
 // and writes the library's types and the language server beside them.
 import { execFileSync } from "node:child_process";
-import { copyFileSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { fileURLToPath } from "node:url";
 import { build, transformSync } from "esbuild";
 import { buildServer } from "../lsp/build.mjs";
 import { writeNotices } from "../lsp/notices.mjs";
@@ -29,7 +29,7 @@ export const fastTemplates = {
 
 export async function buildRunner(outdir = here("dist")) {
   rmSync(outdir, { recursive: true, force: true });
-  const entries = ["cli", "index", "testing", "agents/worker", "code/shipped"];
+  const entries = ["cli", "index", "testing", "agents/worker"];
   const { metafile } = await build({
     entryPoints: Object.fromEntries(entries.map((entry) => [entry, here(`src/${entry}.ts`)])),
     outdir,
@@ -50,17 +50,13 @@ export async function buildRunner(outdir = here("dist")) {
   });
   // What the recipes that `init` writes name.
   copyFileSync(here("../recipes/schema.json"), join(outdir, "recipe-schema.json"));
-  // A bundle of its own: `molt-runner lsp` is the only verb that needs its libraries.
-  const server = await buildServer(join(outdir, "server.cjs"), { sourcemap: false });
+  // Whence `context` and the language server know what the rooms are for.
+  copyFileSync(here("../AGENTS.md"), join(outdir, "AGENTS.md"));
+  // A bundle of its own: `molt-runner lsp` is the only verb that needs its libraries, but those that all verbs share.
+  const external = ["@babel/parser", "jsonc-parser", "yaml", "zod"];
+  const server = await buildServer(join(outdir, "server.cjs"), { sourcemap: false, external });
   writeNotices([metafile, server.metafile], join(outdir, "THIRD-PARTY-NOTICES.txt"));
   writeTypes(outdir);
-  await writeCodeMap(outdir);
-}
-
-/** What `context` and the language server know of these sources without parsing them again. */
-async function writeCodeMap(outdir) {
-  const { shippedMap } = await import(pathToFileURL(join(outdir, "code", "shipped.js")).href);
-  writeFileSync(join(outdir, "code-map.json"), JSON.stringify(shippedMap(here(".."))));
 }
 
 function writeTypes(outdir) {

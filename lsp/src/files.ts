@@ -1,10 +1,10 @@
-import { type Dirent, readdirSync, readFileSync, statSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import type { TextDocument } from "vscode-languageserver-textdocument";
 import { type CodeFile, CodeIndex, type CodeSource, codeSources } from "../../runner/src/code/index.ts";
-import { filesBelow } from "../../runner/src/files.ts";
+import { entriesOf, filesBelow } from "../../runner/src/files.ts";
 import type { Recipe } from "../../runner/src/recipe/index.ts";
 import { type ModelShape, readPolicyShape } from "../../runner/src/recipe/planner/index.ts";
 import { columnsOf } from "./columns.ts";
@@ -57,7 +57,7 @@ export class Files implements CodeWorkspace {
   readonly readFile = (path: string): string | undefined => this.document(path)?.text;
 
   listFolder(path: string): string[] {
-    return readFolder(path).map((entry) => {
+    return entriesOf(path).map((entry) => {
       const status = entry.isSymbolicLink() ? statSync(join(path, entry.name), { throwIfNoEntry: false }) : entry;
       return status?.isDirectory() ? `${entry.name}/` : entry.name;
     });
@@ -126,13 +126,5 @@ function readText(path: string): string | undefined {
     return status.isFile() && status.size < maxBytes ? readFileSync(path, "utf8") : undefined;
   } catch {
     return undefined;
-  }
-}
-
-function readFolder(folder: string): Dirent[] {
-  try {
-    return readdirSync(folder, { withFileTypes: true });
-  } catch {
-    return [];
   }
 }

@@ -92,7 +92,7 @@ describe("without executing it", () => {
       room: ".",
       files: [{ file: "agent.mjs", summary: "Writes a file as soon as it is imported", exports: ["Trap"] }],
     });
-    // The line is of the map that the build made from AGENTS.md.
+    // The line is of the AGENTS.md that the build put there.
     const algorithms = rooms.find(({ room }) => room === "molt-runner/src/algorithms");
     expect(algorithms?.summary).toContain("advantages, losses");
     const packaged = rooms.slice(1).flatMap(({ files }) => files.map(({ file }) => file));

@@ -34,7 +34,8 @@ export function run({ recipe }: Options, log: Log): void {
   show(metrics.reward);
 }
 `,
-  "src/events.ts": 'export type RunEvent = { type: "step"; metrics: object } | { type: "ended" };\n',
+  "src/events.ts":
+    'const runEvent = z.union([one({ type: z.literal("step"), metrics }), one({ type: z.literal("ended") })]);\n',
   "node_modules/other/index.ts": "export const metrics = { theirs: 1 };\n",
   "agent.ts": 'import { Env } from "molt-runner";\nexport default class Sort extends Env {}\n',
   "base.yaml": `${model}train: { agent_path: agent.ts }\nrollout: { batch_size: 8 }\n`,
@@ -190,7 +191,8 @@ describe("rename", () => {
       "src/loop.ts": "const metrics = { score: batch_size, rows: 1 };\n  show(metrics.score);",
     });
     expect(renamed("src/loop.ts", '"step"', "stepped")).toEqual({
-      "src/events.ts": 'export type RunEvent = { type: "stepped"; metrics: object } | { type: "ended" };',
+      "src/events.ts":
+        'const runEvent = z.union([one({ type: z.literal("stepped"), metrics }), one({ type: z.literal("ended") })]);',
       "src/loop.ts": 'log.emit({ type: "stepped", metrics });',
     });
   });

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { CompletionItem, TextEdit } from "vscode-languageserver";
+import { advantageEstimators } from "../../runner/src/algorithms/advantages/registry.ts";
 import { recipeKeys } from "../../runner/src/recipe/index.ts";
 import { completions } from "../src/service/completion.ts";
 import type { Workspace } from "../src/service/workspace.ts";
@@ -91,8 +92,9 @@ describe("keys", () => {
 
 describe("values", () => {
   it.each([
-    ["words", "algo:\n  advantage:\n    estimator: |\n", ["reinforce_baseline", "grpo", "rloo"]],
-    ["words in braces", "algo: { advantage: { estimator: g| } }\n", ["reinforce_baseline", "grpo", "rloo"]],
+    ["words", "algo:\n  kl:\n    estimator: |\n", ["k1", "k2", "k3"]],
+    ["words in braces", "algo: { kl: { estimator: k| } }\n", ["k1", "k2", "k3"]],
+    ["a registry's names", "algo: { advantage: { estimator: g| } }\n", Object.keys(advantageEstimators)],
     ["true and false", "eval:\n  sampled: |\n", ["true", "false"]],
     ["the default of a number", "rollout:\n  batch_size: |\n", ["128"]],
     ["null beside it", "run:\n  steps: |\n", ["null"]],
@@ -134,6 +136,8 @@ describe("values", () => {
     );
     expect(await labels("data: { prompt_dataset: [rows.csv.gz, |] }\n", files)).toContain("rows.jsonl");
     expect(await labels("extends: |\nrun: {}\n", files)).toEqual(["base.yaml", "agents/"]);
+    const estimators = await labels("algo: { advantage: { estimator: ./agents/| } }\n", files);
+    expect(estimators.slice(-2)).toEqual(["turn_credit", "./agents/sort.ts"]);
   });
 
   it("the dataset's columns, in quotes where YAML needs them", async () => {

@@ -18,6 +18,7 @@ describe("definition", () => {
   it.each([
     ["extends", "extends: ba|se.yaml\nrun: {}\n", `${folder}/base.yaml`],
     ["the agent, in quotes", 'train: { agent_path: "../ag|ent.ts" }\n', "/project/agent.ts"],
+    ["a loss of the recipe's own", "actor: { loss_mode: ./lo|ss.ts }\n", `${folder}/loss.ts`],
     ["one dataset of a list", "data:\n  prompt_dataset: [a.jsonl, data/b|.jsonl]\n", `${folder}/data/b.jsonl`],
   ])("of a path: the file of %s", (_, text, expected) => {
     const { document, position } = marked(text);

@@ -52,7 +52,7 @@ function start(id: number, delayMs: number): Promise<string> {
     seed: 1,
     tokenizer,
     limits,
-    router: { acquire: async () => ({ url: "", engine: 0, release: () => {} }) },
+    router: { acquire: async () => ({ url: "", engine: 0, version: 0, release: () => {} }) },
     generate: async () => {
       if (delayMs > 0) await sleep(delayMs);
       return {

@@ -23,7 +23,14 @@ const verbs = [
   "sft",
   "eval",
   "resume",
+  "fork",
+  "stop",
   "export",
+  "runs",
+  "watch",
+  "logs",
+  "inspect",
+  "report",
   "setup",
   "doctor",
   "context",
@@ -45,7 +52,7 @@ test("what the command line does not know is one plain line with a suggestion, a
   expect(run("doctor", "--jsn").err).toBe("error unknown option '--jsn': did you mean '--json'?\n");
   expect(run("run").err).toBe("error run needs a <recipe>: none is given\n");
   expect(run("run", "a.yaml", "b.yaml").err).toBe("error run takes one <recipe>: a.yaml b.yaml are given\n");
-  expect(run("export").err).toMatch(/^error missing required argument 'run-directory'\n/);
+  expect(run("export").err).toMatch(/^error missing required argument 'run'\n/);
   expect(run("serve", "--model", "m", "--port", "x").err).toContain("it must be an integer of at least 0");
 });
 

@@ -1,12 +1,67 @@
 import { readFileSync } from "node:fs";
-import { Command, CommanderError, InvalidArgumentError, Option } from "commander";
+import { Command, CommanderError, type CommandOptions, InvalidArgumentError, Option } from "commander";
 import type { VerbOptions } from "./commands/options.ts";
 import type { ServeOptions } from "./commands/serve.ts";
 import { ExitCode, messageOf, RunnerError, usageError } from "./errors.ts";
+import { withoutSecrets } from "./secret.ts";
 
 let exitCode: number = ExitCode.done;
 
 /** Each verb loads its own module, so that starting costs what the verb needs. */
+const verbs: Record<string, () => Promise<(...given: never[]) => unknown>> = {
+  init: async () => {
+    const [{ initCommand }, { scaffoldCommand }] = [
+      await import("./commands/init.ts"),
+      await import("./commands/scaffold.ts"),
+    ];
+    return (folder: string, name: string | undefined, options: { json: boolean }) => {
+      const templates = (kind: string) => new URL(`../templates/${kind}/`, import.meta.url);
+      if (name !== undefined && folder !== "agent") return scaffoldCommand(folder, name, templates("algorithms"));
+      return initCommand(name ?? folder, options, { templates: templates("agent"), version: version() });
+    };
+  },
+  check: async () => {
+    const { checkCommand, explainCommand } = await import("./commands/check.ts");
+    return (paths: string[], { json, format, flags, explain }: CheckOptions) => {
+      const settings = { format: json ? "json" : format, flags, version: version() } as const;
+      return explain === undefined ? checkCommand(paths, settings) : explainCommand(paths, explain, settings);
+    };
+  },
+  import: async () => (await import("./commands/import.ts")).importCommand,
+  plan: async () => (await import("./commands/plan.ts")).planCommand,
+  run: async () => (await import("./commands/run.ts")).runCommand,
+  sft: async () => (await import("./commands/sft.ts")).sftCommand,
+  eval: async () => (await import("./commands/eval.ts")).evalCommand,
+  resume: async () => (await import("./commands/resume.ts")).resumeCommand,
+  fork: async () => (await import("./commands/fork.ts")).forkCommand,
+  stop: async () => (await import("./commands/stop.ts")).stopCommand,
+  export: async () => (await import("./commands/export.ts")).exportCommand,
+  runs: async () => (await import("./commands/runs.ts")).runsCommand,
+  watch: async () => (await import("./commands/watch.ts")).watchCommand,
+  logs: async () => (await import("./commands/logs.ts")).logsCommand,
+  report: async () => (await import("./commands/report.ts")).reportCommand,
+  rescore: async () => (await import("./commands/rescore.ts")).rescoreCommand,
+  replay: async () => (await import("./commands/replay.ts")).replayCommand,
+  inspect: async () => (await import("./commands/inspect.ts")).inspectCommand,
+  setup: async () => (await import("./commands/setup.ts")).setupCommand,
+  doctor: async () => (await import("./commands/doctor.ts")).doctorCommand,
+  context: async () => (await import("./commands/context.ts")).contextCommand,
+  lsp: async () => (await import("./commands/lsp.ts")).lspCommand,
+  serve: async () => {
+    const { serveCommand } = await import("./commands/serve.ts");
+    return (options: ServeOptions) => serveCommand(options, version());
+  },
+  rank: async () => (await import("./trainer/rank.ts")).rankCommand,
+};
+
+type CheckOptions = VerbOptions & { format: "text" | "json" | "sarif" | "github"; explain?: string };
+
+/** Of a verb on its arguments and its options; one that gives none is done. */
+async function exitCodeOf(name: string, given: unknown[]): Promise<number> {
+  const verb = await verbs[name]!();
+  return ((await verb(...(given as never[]))) as number | undefined) ?? ExitCode.done;
+}
+
 function createProgram(): Command {
   const program = new Command("molt-runner")
     .description("Trains language-model agents with reinforcement learning.")
@@ -14,139 +69,90 @@ function createProgram(): Command {
     .configureHelp({ subcommandTerm: (command) => `${command.name()} ${command.usage()}` })
     .exitOverride()
     .configureOutput({ writeErr: () => {} });
-  addInit(program);
-  addCheck(program);
-  addImport(program);
   addRecipeVerbs(program);
   addRunVerbs(program);
+  addLookVerbs(program);
   addMachineVerbs(program);
-  addContext(program);
   addProcessVerbs(program);
   return program;
 }
 
-function addInit(program: Command): void {
-  program
-    .command("init <folder>")
-    .description("write a new agent with its recipe, test and data; overwrites nothing")
-    .option("--json", "report in JSON")
-    .action(async (folder: string, { json = false }: { json?: boolean }) => {
-      const { initCommand } = await import("./commands/init.ts");
-      const templates = new URL("../templates/agent/", import.meta.url);
-      exitCode = initCommand(folder, { json }, { templates, version: version() });
-    });
-}
-
-function addCheck(program: Command): void {
-  const formats = ["text", "json", "sarif", "github"] as const;
-  wordsVerb(program, "check <recipe>…", "validate recipes and every file they name; starts nothing")
-    .addOption(new Option("--format <format>", "of the report").choices(formats).default("text"))
-    .option("--explain <key>", "say one key's value, where it comes from, and what is known of it")
-    .action(
-      async (words: string[], options: { json?: boolean; format: (typeof formats)[number]; explain?: string }) => {
-        const { targets, flags } = await readWords("check <recipe>", words);
-        const { checkCommand, explainCommand } = await import("./commands/check.ts");
-        const settings = { format: options.json ? "json" : options.format, flags, version: version() } as const;
-        if (options.explain === undefined) exitCode = await checkCommand(targets, settings);
-        else exitCode = explainCommand(targets, options.explain, settings);
-      },
-    );
-}
-
-function addImport(program: Command): void {
-  program
-    .command("import <script>")
-    .description("write the recipe of a shell script that calls the Python original; executes nothing")
-    .option("-o, --output <recipe>", "where to (default: the script's name, with .yaml, in this folder)")
-    .option("--json", "report in JSON")
-    .action(async (script: string, { output, json = false }: { output?: string; json?: boolean }) => {
-      const { importCommand } = await import("./commands/import.ts");
-      exitCode = importCommand(script, { output, json });
-    });
-}
-
-/** Verbs that take a recipe and its keys as flags. */
 function addRecipeVerbs(program: Command): void {
-  recipeVerb(program, "plan", "say what a recipe needs and how long a step takes", async (recipe, options) =>
-    (await import("./commands/plan.ts")).planCommand(recipe, options),
+  const agent = "write a new agent with its recipe, test and data; or `init estimator NAME`, `init loss NAME`";
+  reportVerb(program, "init <folder> [name]", agent);
+  const format = new Option("--format <format>", "of the report").choices(["text", "json", "sarif", "github"]);
+  flagVerb(program, "check <recipe>…", "validate recipes and every file they name; starts nothing")
+    .addOption(format.default("text"))
+    .option("--explain <key>", "say one key's value, where it comes from, and what is known of it");
+  const script = "write the recipe of a shell script that calls the Python original; executes nothing";
+  reportVerb(program, "import <script>", script).option(
+    "-o, --output <recipe>",
+    "where to (default: the script's name, with .yaml, in this folder)",
   );
-  recipeVerb(program, "run", "train by reinforcement learning", async (recipe, options) =>
-    (await import("./commands/run.ts")).runCommand(recipe, options),
-  );
-  recipeVerb(program, "sft", "train on the replies of a dataset", async (recipe, options) =>
-    (await import("./commands/sft.ts")).sftCommand(recipe, options),
-  );
-  recipeVerb(program, "eval", "evaluate a recipe's model on its held-out rows", async (recipe, options) =>
-    (await import("./commands/eval.ts")).evalCommand(recipe, options),
-  );
+  flagVerb(program, "plan <recipe>", "say what a recipe needs and how long a step takes");
+  flagVerb(program, "run <recipe>", "train by reinforcement learning");
+  flagVerb(program, "sft <recipe>", "train on the replies of a dataset");
+  flagVerb(program, "eval <recipe>", "evaluate a recipe's model on its held-out rows");
 }
 
 function addRunVerbs(program: Command): void {
-  flagVerb(program, "resume <run-directory>", "go on with an interrupted run", async (directory, options) =>
-    (await import("./commands/resume.ts")).resumeCommand(directory, options),
+  flagVerb(program, "resume <run-directory>", "go on with an interrupted run");
+  flagVerb(program, "fork <run>", "go on from a step of a run as a new run, keys changed by flags").option(
+    "--step <number>",
+    "of a checkpoint (the newest)",
+    integer,
   );
-  program
-    .command("export <run-directory>")
-    .description("write a run's newest checkpoint as a Hugging Face folder")
-    .option("-o, --output <folder>", "where to (default: export/ in the run directory)")
-    .option("--json", "report in JSON")
-    .action(async (directory: string, { output, json = false }: { output?: string; json?: boolean }) => {
-      const { exportCommand } = await import("./commands/export.ts");
-      exitCode = await exportCommand(directory, { output, json });
-    });
+  reportVerb(program, "stop <run>", "end a run in order: it finishes and saves the step at hand")
+    .option("--now", "abandon the step at hand; the newest checkpoint stays", false)
+    .option("--timeout <seconds>", "to wait for its end", integer, 600);
+  reportVerb(program, "export <run>", "write a run's newest checkpoint as a Hugging Face folder").option(
+    "-o, --output <folder>",
+    "where to (default: export/ in the run directory)",
+  );
+}
+
+/** Verbs that look at runs: RUN is an id, the beginning of one, `latest`, or a path. */
+function addLookVerbs(program: Command): void {
+  reportVerb(program, "runs", "list runs, the newest first").option("--dir <folder>", "that holds them", "runs");
+  reportVerb(program, "watch <run>", "show a run as it goes: charts on a terminal (q leaves), lines elsewhere");
+  reportVerb(program, "logs <run>", "print a run's events").option("-f, --follow", "those to come too", false);
+  reportVerb(program, "report <run>", "write a run's figures, charts, alarms and recipe as one HTML page")
+    .option("-o, --output <file>", "where to (report.html in the run directory)")
+    .option("--rollouts", "sampled prompts and replies too", false);
+  const grader = new Option("--agent <file>", "that exports grade(text, label, rollout)").makeOptionMandatory();
+  reportVerb(program, "rescore <run>", "grade a run's stored rollouts anew").addOption(grader);
+  reportVerb(program, "replay <run> <rollout>", "run a rollout's agent again on what was sampled then");
+  reportVerb(program, "inspect <run> [rollout]", "list a run's rollouts, or show one by turns and tokens")
+    .option("--step <number>", "that consumed them", integer)
+    .option("--reward <low..high>", "both included", range)
+    .option("--tokens <low..high>", "of all segments", range)
+    .option("--stop <reason>", "stop, length, context, max_turns, env_done, timeout, infra or abort")
+    .option("--dropped <reason>", "why they were not trained")
+    .option("--group <id>", "the rollouts of one prompt")
+    .option("--limit <number>", "the newest", integer, 50);
 }
 
 function addMachineVerbs(program: Command): void {
-  program
-    .command("setup")
-    .description("install libtorch and build the native addon")
-    .option("--tests", "also what the tests need")
+  plainVerb(program, "setup", "install libtorch and build the native addon")
+    .option("--tests", "also what the tests need", false)
     .option("--no-native", "only the JavaScript part")
-    .option("--remove", "take away what an earlier set-up put in the user's cache")
-    .action(
-      async ({ tests = false, native, remove = false }: { tests?: boolean; native: boolean; remove?: boolean }) => {
-        const { setupCommand } = await import("./commands/setup.ts");
-        exitCode = await setupCommand({ tests, native, remove });
-      },
-    );
-  program
-    .command("doctor")
-    .description("say which tools, caches and parts are there")
-    .option("--json", "report in JSON")
-    .action(async ({ json = false }: { json?: boolean }) => {
-      const { doctorCommand } = await import("./commands/doctor.ts");
-      exitCode = await doctorCommand({ json });
-    });
-}
-
-function addContext(program: Command): void {
-  const source = new Option("--budget <tokens>", "of source to print")
-    .argParser(integer)
-    .default(20_000)
-    .conflicts("map");
-  program
-    .command("context")
-    .description("print the code of this folder and of the runner, for people and assistants; executes none of it")
+    .option("--remove", "take away what an earlier set-up put in the user's cache", false);
+  reportVerb(program, "doctor", "say which tools, caches and parts are there");
+  const budget = new Option("--budget <tokens>", "of source to print").argParser(integer).default(20_000);
+  const code = "print the code of this folder and of the runner, for people and assistants; executes none of it";
+  reportVerb(program, "context", code)
     .option("--map", "rooms and files in a line each, with what they export and who imports whom", false)
     .option("--room <name...>", "only these: algorithms, engines/embedded", [])
-    .addOption(source)
-    .option("--json", "report in JSON", false)
-    .action(async ({ room, ...options }: { map: boolean; room: string[]; budget: number; json: boolean }) => {
-      const { contextCommand } = await import("./commands/context.ts");
-      exitCode = contextCommand({ ...options, rooms: room });
-    });
+    .addOption(budget.conflicts("map"));
 }
 
 /** Verbs that a run starts as processes of its own; `serve` is for people too. */
 function addProcessVerbs(program: Command): void {
-  program
-    .command("lsp")
-    .description("the language server, for editors; speaks over stdio")
-    .option("--stdio", "the only transport, for clients that name it")
-    .action(async () => (await import("./commands/lsp.ts")).lspCommand());
-  program
-    .command("serve")
-    .description("serve a model with the embedded engine (vLLM's protocol)")
+  plainVerb(program, "lsp", "the language server, for editors; speaks over stdio").option(
+    "--stdio",
+    "the only transport, for clients that name it",
+  );
+  plainVerb(program, "serve", "serve a model with the embedded engine (vLLM's protocol)")
     .requiredOption("--model <folder>", "Hugging Face model folder")
     .addOption(new Option("--init <kind>", "where the weights come from").choices(["weights", "random"]))
     .option("--host <address>", "address to listen on (127.0.0.1)")
@@ -160,18 +166,46 @@ function addProcessVerbs(program: Command): void {
     .option("--threads <number>", "threads of the native operators", integer)
     .option("--max-queue <number>", "sequences that run and wait at once, before 503 (16384)", integer)
     .option("--max-body <MiB>", "of a request (64)", integer)
-    .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)")
-    .action(async (options: ServeOptions) => {
-      const { serveCommand } = await import("./commands/serve.ts");
-      await serveCommand(options, version());
-    });
-  program
-    .command("rank", { hidden: true })
+    .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
+  plainVerb(program, "rank", "", { hidden: true })
     .requiredOption("--controller <url>")
-    .requiredOption("--rank <number>", "", integer)
-    .action(async (options: { controller: string; rank: number }) => {
-      const { rankCommand } = await import("./trainer/rank.ts");
-      await rankCommand(options);
+    .requiredOption("--rank <number>", "", integer);
+}
+
+/** `usage`: the verb and its arguments. */
+function plainVerb(program: Command, usage: string, description: string, options?: CommandOptions): Command {
+  const command = program.command(usage, options).description(description);
+  return command.action(async (...given: unknown[]) => {
+    // The last is the command itself.
+    exitCode = await exitCodeOf(command.name(), given.slice(0, -1));
+  });
+}
+
+function reportVerb(program: Command, usage: string, description: string): Command {
+  return plainVerb(program, usage, description).option("--json", "report in JSON", false);
+}
+
+/** The recipe's keys are flags that commander does not know: all words are taken as they come. */
+function flagVerb(program: Command, usage: string, description: string): Command {
+  const [name, targets] = usage.split(" ") as [string, string];
+  const target = targets.replace("…", "");
+  return program
+    .command(name)
+    .description(description)
+    .usage(`${targets} [--section.key value …]`)
+    .argument("[words...]")
+    .option("--json", "report in JSON", false)
+    .addHelpText("after", "\nEvery key of a recipe is a flag: --actor.adam.lr 1e-3, --rollout.batch_size=64.")
+    .allowUnknownOption()
+    .action(async (words: string[], options: object) => {
+      const { splitArguments } = await import("./recipe/flags.ts");
+      const { positionals, flags } = splitArguments(words);
+      const [first, ...others] = positionals;
+      if (first === undefined) throw usageError(`${name} needs a ${target}: none is given`);
+      const isOne = target === targets;
+      if (isOne && others.length > 0)
+        throw usageError(`${name} takes one ${target}: ${positionals.join(" ")} are given`);
+      exitCode = await exitCodeOf(name, [isOne ? first : positionals, { ...options, flags }]);
     });
 }
 
@@ -180,40 +214,10 @@ function integer(text: string): number {
   return Number(text);
 }
 
-type Verb = (target: string, options: VerbOptions) => Promise<number>;
-
-function recipeVerb(program: Command, name: string, description: string, verb: Verb): void {
-  flagVerb(program, `${name} <recipe>`, description, verb);
-}
-
-function flagVerb(program: Command, usage: string, description: string, verb: Verb): void {
-  const [name, target] = usage.split(" ");
-  wordsVerb(program, usage, description).action(async (words: string[], { json = false }: { json?: boolean }) => {
-    const { targets, flags } = await readWords(usage, words);
-    if (targets.length !== 1) throw usageError(`${name} takes one ${target}: ${targets.join(" ")} are given`);
-    exitCode = await verb(targets[0]!, { json, flags });
-  });
-}
-
-/** The recipe's keys are flags that commander does not know: all words are taken as they come. */
-function wordsVerb(program: Command, usage: string, description: string): Command {
-  const [name, target] = usage.split(" ");
-  return program
-    .command(name!)
-    .description(description)
-    .usage(`${target} [--section.key value …]`)
-    .argument("[words...]")
-    .option("--json", "report in JSON")
-    .addHelpText("after", "\nEvery key of a recipe is a flag: --actor.adam.lr 1e-3, --rollout.batch_size=64.")
-    .allowUnknownOption();
-}
-
-async function readWords(usage: string, words: string[]) {
-  const [name, target] = usage.split(" ");
-  const { splitArguments } = await import("./recipe/flags.ts");
-  const { positionals, flags } = splitArguments(words);
-  if (positionals.length === 0) throw usageError(`${name} needs a ${target}: none is given`);
-  return { targets: positionals, flags };
+function range(text: string): [number, number] {
+  const [low, high = low] = text.split("..").map(Number);
+  if (!(low! <= high!)) throw new InvalidArgumentError("it must be a number, or two as low..high.");
+  return [low!, high!];
 }
 
 function version(): string {
@@ -258,14 +262,16 @@ function toRunnerError(error: unknown): RunnerError {
 
 async function printText(error: RunnerError): Promise<void> {
   const { colorsFor } = await import("./colors.ts");
+  const { visible } = await import("./telemetry/views/lines.ts");
   const { red } = colorsFor(process.stderr);
-  process.stderr.write(`${red("error")} ${error.format()}\n`);
+  process.stderr.write(`${red("error")} ${withoutSecrets(visible(error.format()))}\n`);
 }
 
 function printJson(error: RunnerError): void {
   const { message, position, fix, exitCode } = error;
   const diagnostics = "diagnostics" in error ? error.diagnostics : undefined;
-  process.stdout.write(`${JSON.stringify({ error: { message, position, fix, exitCode, diagnostics } })}\n`);
+  const said = { error: { message, position, fix, exitCode, diagnostics } };
+  process.stdout.write(`${withoutSecrets(JSON.stringify(said))}\n`);
 }
 
 // Whoever read the output may leave (`| head`); a run goes on, its log is elsewhere.

@@ -2,7 +2,8 @@ import { RunnerError } from "./errors.ts";
 
 /** Every wait has a deadline that names what it waited for. `MOLT_DEADLINE_SCALE` stretches all (slow machines). */
 export function deadlineMs(seconds: number): number {
-  return seconds * 1000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
+  // A timer that is told to wait longer than an int32 has milliseconds does not wait at all.
+  return Math.min(seconds * 1000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1), 2 ** 31 - 1);
 }
 
 export class DeadlineError extends RunnerError {}

@@ -31,9 +31,12 @@ export class RunnerError extends Error {
   }
 
   /** One line, or two with the fix. */
+  get advice(): string {
+    return `${this.message}${this.fix ? `\n  fix: ${this.fix}` : ""}`;
+  }
+
   format(): string {
-    const where = this.position ? `${formatPosition(this.position)} ` : "";
-    return `${where}${this.message}${this.fix ? `\n  fix: ${this.fix}` : ""}`;
+    return `${this.position ? `${formatPosition(this.position)} ` : ""}${this.advice}`;
   }
 }
 

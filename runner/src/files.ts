@@ -1,35 +1,32 @@
 /** Nothing is written in place: aside first, fsynced, renamed. A reader finds the old file or the new one. */
+import { randomBytes } from "node:crypto";
 import { closeSync, type Dirent, fsyncSync, openSync, readdirSync, renameSync, writeFileSync } from "node:fs";
-import { open, rename } from "node:fs/promises";
+import { type FileHandle, open, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
-export function replaceFile(path: string, data: string | Uint8Array): void {
+/** `mode`: who may read a file that is new. */
+export function replaceFile(path: string, data: string | Uint8Array, mode?: number): void {
   const aside = `${path}.part`;
-  writeSynced(aside, data);
+  writeSynced(aside, data, mode);
   renameSync(aside, path);
 }
 
-/** The same without holding the event loop. */
-export async function replaceFileAsync(path: string, data: Uint8Array): Promise<void> {
-  const aside = `${path}.part`;
-  const file = await open(aside, "w");
-  try {
-    await file.writeFile(data);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-  await rename(aside, path);
-}
-
-export function writeSynced(path: string, data: string | Uint8Array): void {
-  const file = openSync(path, "w");
+export function writeSynced(path: string, data: string | Uint8Array, mode?: number): void {
+  const file = openSync(path, "w", mode);
   try {
     writeFileSync(file, data);
     fsyncSync(file);
   } finally {
     closeSync(file);
   }
+}
+
+/** A file in `folder` that no name leads to, but `path` in this process: it goes with it, however that ends. Linux. */
+export async function namelessFile(folder: string): Promise<{ handle: FileHandle; path: string }> {
+  const name = join(folder, `molt-${process.pid}-${randomBytes(4).toString("hex")}`);
+  const handle = await open(name, "wx+");
+  await unlink(name);
+  return { handle, path: `/proc/self/fd/${handle.fd}` };
 }
 
 /** A file's bytes, or a directory's names, are on the disk from now on. */
@@ -71,7 +68,8 @@ export function filesBelow(folder: string, pattern: RegExp, depth: number): stri
   return found.sort();
 }
 
-function entriesOf(folder: string): Dirent[] {
+/** None of a folder that may not be read. */
+export function entriesOf(folder: string): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true });
   } catch {

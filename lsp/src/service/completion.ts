@@ -78,8 +78,8 @@ async function values({ key: name, word, inFlow }: Cursor, document: Document, w
   const key = recipeKeys.get(name!);
   if (!key) return [];
   const found = choices(key, inFlow);
-  if (key.path) {
-    const folder = key.path === "recipe" ? dirname(document.path) : process.cwd();
+  if (key.path || (key.file && word.startsWith("."))) {
+    const folder = key.path === "working directory" ? process.cwd() : dirname(document.path);
     found.push(...paths(word, folder, fileEndings[key.key], workspace));
   }
   if (columnKeys.includes(key.key)) found.push(...(await columns(document, workspace)));
@@ -105,6 +105,8 @@ function choices(
 /** Which files a key takes; those without an ending here take folders. */
 const fileEndings: Record<string, RegExp> = {
   "train.agent_path": /\.[cm]?[jt]s$/,
+  "algo.advantage.estimator": /\.[cm]?[jt]s$/,
+  "actor.loss_mode": /\.[cm]?[jt]s$/,
   "data.prompt_dataset": /\.(jsonl|json|csv)(\.gz)?$|\.parquet$/,
   "eval.dataset": /\.(jsonl|json|csv)(\.gz)?$|\.parquet$/,
   "data.chat_template": /\.(jinja2?|j2)$/,

@@ -1,6 +1,5 @@
 import { type Diagnostic, DiagnosticSeverity } from "vscode-languageserver";
 import type { Diagnostic as Finding } from "../../../runner/src/recipe/index.ts";
-import { planFindings } from "../../../runner/src/recipe/planner/index.ts";
 import { planOf } from "./plan.ts";
 import { type Document, type RecipeFiles, recipeOf } from "./workspace.ts";
 
@@ -13,7 +12,7 @@ export function findings(document: Document, workspace: RecipeFiles): Finding[] 
   const edited = recipeOf(document, workspace);
   if (!edited) return [];
   const plan = planOf(document, workspace);
-  return [...edited.diagnostics, ...(plan ? planFindings(plan).map(edited.place) : [])];
+  return [...edited.diagnostics, ...(plan?.findings.map(edited.place) ?? [])];
 }
 
 const severities = {

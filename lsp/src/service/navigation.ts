@@ -34,8 +34,9 @@ function symbolsOf(document: Document): RecipeSymbol[] {
 
 function valueName(file: string, key: string, text: string): RecipeName | undefined {
   const kind = registryKinds[key];
-  if (kind) return { kind, name: text };
-  const relativeTo = key === "extends" ? "recipe" : recipeKeys.get(key)?.path;
+  const isFile = recipeKeys.get(key)?.file && /[/\\]/.test(text);
+  if (kind && !isFile) return { kind, name: text };
+  const relativeTo = key === "extends" || isFile ? "recipe" : recipeKeys.get(key)?.path;
   if (relativeTo === undefined) return undefined;
   return { kind: "file", name: resolve(relativeTo === "recipe" ? dirname(file) : process.cwd(), text) };
 }

@@ -1,7 +1,7 @@
 import { messageOf } from "../../../runner/src/errors.ts";
 import { count } from "../../../runner/src/recipe/arithmetic.ts";
 import { type Plan, planRecipe, planTable } from "../../../runner/src/recipe/planner/index.ts";
-import { inBytes } from "../../../runner/src/recipe/planner/units.ts";
+import { compact, inBytes } from "../../../runner/src/recipe/planner/units.ts";
 import { type Document, type RecipeFiles, recipeOf } from "./workspace.ts";
 
 /** What a recipe comes to, or why that cannot be said. */
@@ -50,7 +50,6 @@ const engineKeys = /^(actor\.model|engine\.(kind|count|dtype|max|cache)|vllm|dat
 const timeKeys =
   /^(rollout\.(batch|n_samples|max_(new|turns|in_flight))|train\.(batch|updates|max_stale)|data\.epochs|run\.steps)/;
 const stepKeys = new RegExp(`${trainerKeys.source}|${engineKeys.source}|${timeKeys.source}`);
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 /** What hovers and hints say of a plan. */
 export function planFacts({ model, trainer, engine, layout, time }: Plan): Fact[] {

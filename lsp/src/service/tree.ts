@@ -1,5 +1,5 @@
 import { isCollection, isMap, isScalar, type Node, type Pair, visit } from "yaml";
-import type { ParsedYaml, Position, Range } from "../../../runner/src/recipe/index.ts";
+import { type ParsedYaml, type Position, positionAt, type Range } from "../../../runner/src/recipe/index.ts";
 import { type Document, yamlOf } from "./workspace.ts";
 
 /** A key of a recipe as the file has it, right or wrong, and what lies below it. */
@@ -21,61 +21,49 @@ const trees = new WeakMap<ParsedYaml, TreeNode[]>();
 export function treeOf(document: Document): TreeNode[] {
   const parsed = yamlOf(document);
   if (!parsed) return [];
-  const tree = trees.get(parsed) ?? new TreeReader(parsed, document.text).read("", parsed.document.contents);
+  const range = (node: Node) => {
+    const end = endOf(node, document.text);
+    return { start: positionAt(parsed.lines, node.range![0]), end: positionAt(parsed.lines, end) };
+  };
+  const tree = trees.get(parsed) ?? nodesOf("", parsed.document.contents, range);
   trees.set(parsed, tree);
   return tree;
 }
 
-class TreeReader {
-  private readonly lines: ParsedYaml["lines"];
-  private readonly text: string;
+type RangeOf = (node: Node) => Range;
 
-  constructor({ lines }: ParsedYaml, text: string) {
-    this.lines = lines;
-    this.text = text;
-  }
+function nodesOf(section: string, map: Node | null, range: RangeOf): TreeNode[] {
+  if (!isMap(map)) return [];
+  return (map.items as Pair<Node, Node | null>[]).flatMap(({ key, value }) => {
+    if (!isScalar(key) || !key.range) return [];
+    const name = String(key.value);
+    const path = section ? `${section}.${name}` : name;
+    const keyRange = range(key);
+    const valueRange = value?.range ? range(value) : keyRange;
+    const children = nodesOf(path, value, range);
+    return [{ key: path, name, keyRange, valueRange, texts: textsOf(value, range), children }];
+  });
+}
 
-  read(section: string, map: Node | null): TreeNode[] {
-    if (!isMap(map)) return [];
-    return (map.items as Pair<Node, Node | null>[]).flatMap(({ key, value }) => {
-      if (!isScalar(key) || !key.range) return [];
-      const name = String(key.value);
-      const path = section ? `${section}.${name}` : name;
-      const keyRange = this.range(key);
-      const valueRange = value?.range ? this.range(value) : keyRange;
-      return [{ key: path, name, keyRange, valueRange, texts: this.texts(value), children: this.read(path, value) }];
-    });
-  }
+function textsOf(value: Node | null, range: RangeOf): TreeNode["texts"] {
+  const texts: TreeNode["texts"] = [];
+  if (value === null || isMap(value)) return texts;
+  visit(value, {
+    Scalar: (_, node) => {
+      if (typeof node.value === "string" && node.range) texts.push({ text: node.value, range: range(node) });
+    },
+  });
+  return texts;
+}
 
-  private texts(value: Node | null): TreeNode["texts"] {
-    const texts: TreeNode["texts"] = [];
-    if (value === null || isMap(value)) return texts;
-    visit(value, {
-      Scalar: (_, node) => {
-        if (typeof node.value === "string" && node.range) texts.push({ text: node.value, range: this.range(node) });
-      },
-    });
-    return texts;
-  }
-
-  private range(node: Node): Range {
-    return { start: this.position(node.range![0]), end: this.position(this.endOf(node)) };
-  }
-
-  /** To the parser a block goes on to what follows it, over blank lines and comments. */
-  private endOf(node: Node): number {
-    const [start, end] = node.range!;
-    const last = isCollection(node) && !node.flow ? node.items.at(-1) : undefined;
-    if (last === undefined) return start + this.text.slice(start, end).trimEnd().length;
-    const { key, value } = (isMap(node) ? last : { key: last }) as Pair<Node, Node | null>;
-    const below = value?.range ? value : key;
-    return below.range ? this.endOf(below) : end;
-  }
-
-  private position(offset: number): Position {
-    const { line, col } = this.lines.linePos(offset);
-    return { line: line - 1, character: col - 1 };
-  }
+/** To the parser a block goes on to what follows it, over blank lines and comments. */
+function endOf(node: Node, text: string): number {
+  const [start, end] = node.range!;
+  const last = isCollection(node) && !node.flow ? node.items.at(-1) : undefined;
+  if (last === undefined) return start + text.slice(start, end).trimEnd().length;
+  const { key, value } = (isMap(node) ? last : { key: last }) as Pair<Node, Node | null>;
+  const below = value?.range ? value : key;
+  return below.range ? endOf(below, text) : end;
 }
 
 export function flatten(nodes: TreeNode[]): TreeNode[] {

@@ -1,27 +1,33 @@
 import { existsSync } from "node:fs";
-import { resolve } from "node:path";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { type BuildFailure, build, type Plugin } from "esbuild";
-import { RunnerError, usageError } from "../errors.ts";
+import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { inFolder } from "./subprocess.ts";
 
 /** True where this runs from TypeScript (tests), false in `dist/`. */
 const fromSource = import.meta.url.endsWith(".ts");
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-/** `import { Env } from "molt-runner"` in an agent means the running one, installed beside the agent or not. */
+/**
+ * `import { Env } from "molt-runner"` in an agent means the running one, installed beside the agent or not: imported as
+ * it is built, so that it finds its own packages.
+ */
 const ownLibrary: Plugin = {
   name: "molt-runner",
   setup: ({ onResolve }) => {
-    onResolve({ filter: /^molt-runner$/ }, () => ({ path: here(fromSource ? "../index.ts" : "./index.js") }));
+    const built = { path: new URL("./index.js", import.meta.url).href, external: true };
+    onResolve({ filter: /^molt-runner$/ }, () => (fromSource ? { path: here("../index.ts") } : built));
   },
 };
 
-/** Bundles a user's agent with what it imports; source maps keep its lines. `outfile` is written. */
-export async function bundleAgent(agentPath: string, outfile: string): Promise<void> {
+/** Bundles a user's file with what it imports; source maps keep its lines. `outfile` is written; `key` named it. */
+export async function bundleAgent(agentPath: string, outfile: string, key = "train.agent_path"): Promise<void> {
   const position = { file: agentPath };
   if (!existsSync(agentPath)) {
-    const fix = "name the agent's file; the path is taken relative to the recipe's folder";
-    throw usageError("train.agent_path: this file does not exist", { position, fix });
+    const fix = "name the file; the path is taken relative to the recipe's folder";
+    throw usageError(`${key}: this file does not exist`, { position, fix });
   }
   if (agentPath.endsWith(".py")) {
     const fix = `start it as a program: train.agent_command: ["python", "${agentPath}"]`;
@@ -45,6 +51,26 @@ export async function bundleAgent(agentPath: string, outfile: string): Promise<v
   } catch (error) {
     throw explain(error as BuildFailure, agentPath);
   }
+}
+
+/** A user's file, bundled and imported into this thread. */
+export async function importUserFile(file: string, key?: string): Promise<{ default?: unknown }> {
+  return inFolder(join(bundleRoot(tmpdir()), ".molt-agent-"), async (folder) => {
+    const bundle = join(folder, "bundle.mjs");
+    await bundleAgent(file, bundle, key);
+    process.setSourceMapsEnabled(true);
+    return import(pathToFileURL(bundle).href).catch((error) => {
+      throw atUserLine(error, file, "this file failed while loading");
+    });
+  });
+}
+
+/** What a user's file threw, at its line that the error passed through first. */
+export function atUserLine(error: unknown, file: string, what: string): RunnerError {
+  const stack = error instanceof Error ? (error.stack ?? "") : "";
+  const [, line, column] = (stack.split(file)[1] ?? "").match(/^:(\d+):(\d+)/) ?? [];
+  const position = { file, ...(line && { line: Number(line), column: Number(column) }) };
+  return new RunnerError(`${what}: ${messageOf(error)}`, { position, cause: error });
 }
 
 /** The worker's entry: built with the rest in `dist/`, made in `folder` where the runner runs from source. */

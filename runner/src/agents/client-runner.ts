@@ -31,7 +31,9 @@ export function runClientRollout(
     try {
       const chat = { row: task.row, baseUrl, apiKey: session.id, model: modelName, signal: told.signal };
       const run = new Promise<ChatResult>((resolve) => resolve(agent(chat)));
-      return rolloutOf(session, await ended(run, session, signal));
+      const result = await ended(run, session, signal);
+      await session.endCalls();
+      return rolloutOf(session, result);
     } finally {
       told.abort();
       gateway.close(session);

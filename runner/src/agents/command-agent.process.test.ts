@@ -84,6 +84,7 @@ describe("the reward", () => {
   test.each([
     ["the last JSON line", `console.log('{"reward": 0}'); console.log('{"reward": 0.5}\\nbye')`, 0.5],
     ["a number alone", `console.log("log"); console.log("-1.5")`, -1.5],
+    ["before lines that only begin as one does", `console.log("1e-1\\n2026-11-30 bye\\n- end\\n3 files")`, 0.1],
     ["after more output than is kept", `console.log("x\\n".repeat(2e6)); console.log('{"reward": 2}')`, 2],
     ["without reading its input", `process.stdin.destroy(); console.log('{"reward": 3}')`, 3],
   ])("%s", async (_, source, reward) => {
@@ -123,7 +124,7 @@ describe("the reward", () => {
     const id = leavesId("grader");
     const hanging = [process.execPath, "-e", id.source + stays];
     await expect(run("console.log(7)", { grader: hanging, rewardSeconds: 2 })).rejects.toMatchObject({
-      reason: "reward",
+      reason: "grader_timeout",
       message: `waited 2 s for the grader ${process.execPath}`,
     });
     await expectGone(id.pid());

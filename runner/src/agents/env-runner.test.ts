@@ -56,7 +56,7 @@ class Leases {
       if (!released) this.out--;
       released = true;
     };
-    return { url: "http://engine", engine: 0, release };
+    return { url: "http://engine", engine: 0, version: 0, release };
   };
 }
 
@@ -129,6 +129,7 @@ describe("an episode", () => {
       {
         requestId: "g/0.2.0",
         tokenIds: [1, 2, 78, 79, 5, 3],
+        version: 0,
         sampling: { temperature: 0.7, topP: 1, topK: 0, maxTokens: 8, stopTokenIds: [5], seed: turnSeed(42, "g/0", 0) },
       },
     ]);
@@ -150,7 +151,7 @@ describe("an episode", () => {
         mask: Uint8Array.of(0, 0, 0, 0, 0, 0, 1, 1, 1),
         logprobs: Float32Array.of(NaN, NaN, NaN, NaN, NaN, NaN, -0.5, -0.5, -0.5),
         versions: Int32Array.of(-1, -1, -1, -1, -1, -1, 3, 3, 3),
-        turns: [{ start: 6, end: 9, callId: "g/0.2.0", stop: "stop", temperature: 0.7 }],
+        turns: [{ start: 6, end: 9, callId: "g/0.2.0", stop: "stop", temperature: 0.7, reward: 1 }],
       },
     ]);
     expect(timings.seconds).toBeGreaterThanOrEqual(timings.modelSeconds);
@@ -247,7 +248,6 @@ describe("failures are data", () => {
 
   test.each([
     ["no token", { tokenIds: [], logprobs: [], versions: [], stop: "stop" }, "holds no token"],
-    ["an abort", reply([86], "abort"), "aborted the request"],
     [
       "a log-probability that is none",
       { ...reply([86]), logprobs: [-1, Number.NEGATIVE_INFINITY] },

@@ -1,3 +1,4 @@
+import type { ToolSchema } from "../data/chat-template.ts";
 import { DeadlineError, withDeadline } from "../deadline.ts";
 import { ModelCalls } from "./model-calls.ts";
 import { agentError, type RolloutContext, RolloutFailure, type RolloutTask, readResult, settle } from "./rollout.ts";
@@ -41,7 +42,7 @@ class Episode {
     const reset = await this.callAgent("reset", () => env.reset(row));
     let messages = reset?.messages ?? row.messages;
     for (let turn = 0; turn < maxTurns; turn++) {
-      const pending = await session.prepare(messages);
+      const pending = await session.prepare(messages, reset?.tools as ToolSchema[] | undefined);
       if (this.calls.room(pending) < 1)
         return this.outOf("context", turn, `the prompt has ${pending.tokenIds.length} tokens, all of data.max_len`);
       const reply = await this.calls.sample(pending);
@@ -52,6 +53,7 @@ class Episode {
       session.commit(pending, sampled, message, info);
       const result = await this.callAgent("step", () => env.step({ text, stop: info.stop, turn }, row));
       this.take(result);
+      info.reward = result.reward;
       if (result.done) return "env_done";
       messages = [...messages, message, ...(result.messages ?? [])];
     }

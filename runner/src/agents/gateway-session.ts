@@ -1,5 +1,7 @@
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import type { ToolSchema } from "../data/chat-template.ts";
+import { withDeadline } from "../deadline.ts";
+import { keepPartial } from "../engines/client.ts";
 import { messageOf } from "../errors.ts";
 import type { ModelCalls, ModelReply } from "./model-calls.ts";
 import type { ParsedReply } from "./parsers/reply.ts";
@@ -20,8 +22,13 @@ export interface Served {
   controller: AbortController;
   /** Connections that wait for it. */
   waiting: number;
+  /** Those in work or made, of an earlier try too. */
+  choices: Promise<WireChoice>[];
   turns: ServedTurn[];
 }
+
+/** For engines to say what they have sampled for nobody. */
+const partSeconds = 5;
 
 export class GatewaySession {
   readonly id = randomBytes(18).toString("base64url");
@@ -51,7 +58,8 @@ export class GatewaySession {
     if (before && !before.controller.signal.aborted && (isRetry || !isDelivered)) return before;
     const prompt = this.prepare(request);
     const reply = prompt.then((pending) => this.generate(served, pending));
-    const served: Served = { request, prompt, reply, controller: new AbortController(), waiting: 0, turns: [] };
+    const made = { choices: before?.choices ?? [], turns: [] };
+    const served: Served = { request, prompt, reply, controller: new AbortController(), waiting: 0, ...made };
     // A choice that failed ends the others, and the next request begins anew.
     reply.catch(() => served.controller.abort());
     this.served.set(key, served);
@@ -64,14 +72,25 @@ export class GatewaySession {
   }
 
   async toIds({ prompt, messages, tools, toolChoice }: WireRequest): Promise<PendingTurn> {
-    const { session } = this.calls;
+    const { session, context } = this.calls;
     try {
-      if (Array.isArray(prompt)) return session.prepareTokens(prompt);
-      if (prompt !== null) return await session.prepareText(prompt);
+      const pending = Array.isArray(prompt) ? session.prepareTokens(prompt) : null;
+      // Stored ids may be of a model that has more of them than its tokenizer.
+      const unknown = pending?.contextIds.find((id) => id >= context.tokenizer.vocabSize);
+      if (unknown !== undefined) throw new Error(`token id ${unknown} is not in the vocabulary`);
+      if (pending) return pending;
+      if (typeof prompt === "string") return await session.prepareText(prompt);
       return await session.prepare(messages, toolChoice === "auto" && tools.length > 0 ? tools : undefined);
     } catch (error) {
       throw new WireError(400, messageOf(error));
     }
+  }
+
+  /** The agent has ended: nobody waits for what is still in work. */
+  async endCalls(): Promise<void> {
+    for (const { controller } of this.served.values()) controller.abort(keepPartial);
+    const ended = Promise.allSettled([...this.served.values()].flatMap(({ choices }) => choices));
+    await withDeadline(ended, partSeconds, "engines to end requests").catch(() => {});
   }
 
   end(): void {
@@ -103,7 +122,9 @@ export class GatewaySession {
   private async generate(served: Served, pending: PendingTurn): Promise<WireReply> {
     const { n, model } = served.request;
     const one = async () => this.commit(served, pending, await this.sample(served, pending));
-    const choices = await Promise.all(Array.from({ length: n }, one));
+    const own = Array.from({ length: n }, one);
+    served.choices.push(...own);
+    const choices = await Promise.all(own);
     this.stop = null;
     const created = Math.floor(Date.now() / 1000);
     return { id: randomBytes(12).toString("hex"), created, model, promptTokenIds: pending.tokenIds, choices };
@@ -121,17 +142,22 @@ export class GatewaySession {
     throw new WireError(408, "the time of this rollout is up (rollout.timeout)");
   }
 
-  /** Stores the reply as nobody's yet, and takes its text apart. */
+  /** Stores the reply as nobody's yet, and takes its text apart, unless they have all gone. */
   private async commit(
-    { request, turns }: Served,
+    { request, turns, controller }: Served,
     pending: PendingTurn,
     { sampled, info }: ModelReply,
   ): Promise<WireChoice> {
     const { session, context } = this.calls;
+    if (controller.signal.aborted) {
+      session.commit(pending, sampled, null, info).isDelivered = false;
+      throw new WireError(500, "the connection is gone");
+    }
     const { tokenIds, stopString = null } = sampled;
     const whole = await session.textOf(sampled);
     const text = stopString === null ? whole : whole.slice(0, whole.lastIndexOf(stopString));
-    const { content, reasoning, toolCalls } = this.parse(request, text);
+    const place = `${pending.messageCount} ${tokenIds}`;
+    const { content, reasoning, toolCalls } = this.parse(request, text, place);
     const message: Message = {
       role: "assistant",
       content,
@@ -146,14 +172,14 @@ export class GatewaySession {
     return { content, reasoning, toolCalls, stop: info.stop, stopString, tokenIds, logprobs };
   }
 
-  private parse({ prompt, tools, toolChoice }: WireRequest, text: string) {
+  private parse({ prompt, tools, toolChoice }: WireRequest, text: string, place: string) {
     if (prompt !== null) return { content: text, reasoning: null, toolCalls: [] };
     // Where nobody asked for calls, what looks like one is text.
     const wantsCalls = tools.length > 0 && toolChoice === "auto";
     const { content, reasoning, toolCalls, unread } = this.parseReply(text, wantsCalls ? tools : null);
     if (wantsCalls) this.unreadCalls = (this.unreadCalls ?? 0) + unread;
-    // Nine letters or digits, as Mistral's templates want them.
-    const id = () => randomBytes(5).toString("hex").slice(0, 9);
-    return { content, reasoning, toolCalls: toolCalls.map((call) => ({ ...call, id: id() })) };
+    // Nine letters or digits, as Mistral's templates want them; the same in a replay, whose prompts hold them.
+    const id = (at: number) => createHash("sha256").update(`${place} ${at}`).digest("hex").slice(0, 9);
+    return { content, reasoning, toolCalls: toolCalls.map((call, at) => ({ ...call, id: id(at) })) };
   }
 }

@@ -1,10 +1,15 @@
+import { once } from "node:events";
 import { request as httpRequest } from "node:http";
+import { connect } from "node:net";
+import { text as readText } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { withDeadline } from "../deadline.ts";
+import { deferred } from "../deferred.ts";
+import { keepPartial } from "../engines/client.ts";
 import type { GenerateRequest, GenerateResult } from "../engines/types.ts";
 import { runClientRollout } from "./client-runner.ts";
 import { Gateway } from "./gateway.ts";
@@ -69,7 +74,7 @@ function run(agent: (context: ChatContext) => Promise<ChatResult>, engine: Engin
     seed: 1,
     tokenizer,
     limits: { ...limits, ...setting.limits },
-    router: { acquire: async () => ({ url: "http://engine", engine: 0, release: () => {} }) },
+    router: { acquire: async () => ({ url: "http://engine", engine: 0, version: 0, release: () => {} }) },
     generate: (_, request, { signal }) => engine(request, signal),
     locate: () => "agent.ts:7",
   };
@@ -104,8 +109,10 @@ function openPost({ baseUrl }: ChatContext, more: object = {}) {
   const headers = { "content-type": "application/json" };
   const socket = httpRequest(`${baseUrl}/chat/completions`, { method: "POST", headers });
   const closed = new Promise((resolve) => socket.on("error", () => {}).once("close", resolve));
+  const text = once(socket, "response").then(([response]) => readText(response));
+  text.catch(() => {});
   socket.end(JSON.stringify({ ...hi, ...more }));
-  return { drop: () => socket.destroy(), closed };
+  return { drop: () => socket.destroy(), closed, text };
 }
 
 describe("an agent with the OpenAI SDK", () => {
@@ -327,7 +334,7 @@ describe("tool calls", () => {
 
 describe("requests by ids", () => {
   test("as a verifiers client makes them: models, then generate, whose answer goes on", async () => {
-    const { engine, sampled } = script("one", "two");
+    const { engine, sampled, requests } = script("one", "two");
     const rollout = await success(
       run(async (context) => {
         const { data } = await openai(context).models.list();
@@ -341,6 +348,7 @@ describe("requests by ids", () => {
             sampling_params: { ...params, ...more },
           });
         const first = (await generate(prompt)).body.choices[0];
+        expect(requests[0]!.sampling.stopTokenIds).toEqual([...tokenizer.stopTokenIds, 2]);
         expect(first.finish_reason).toBe("stop");
         expect(first.logprobs.content).toEqual(
           first.token_ids.map((id: number, at: number) => ({ token: `token_id:${id}`, logprob: -1 - at })),
@@ -370,6 +378,7 @@ describe("requests by ids", () => {
   test.each([
     [{ token_ids: [] }, "token_ids must be a list"],
     [{ token_ids: [1], sampling_params: { presence_penalty: 1 } }, "presence_penalty is not supported"],
+    [{ token_ids: [1, 1_000_000] }, "token id 1000000 is not in the vocabulary"],
   ])("refused: %j", async (body, message) => {
     const { engine } = script("x");
     await run(async (context) => {
@@ -449,83 +458,156 @@ describe("requests that come twice", () => {
     expect(said).toEqual(["first", "second", "third"]);
   });
 
-  test("a client that goes away ends its generation; its retry is the one recorded turn", async () => {
-    const { engine: answer, sampled } = script("late");
-    let drop: (() => void) | null = null;
+  test.each([[false], [true]])(
+    "a resend soon after its connection is gone joins the generation (stream: %s)",
+    async (stream) => {
+      const { engine: answer, requests, sampled } = script("late");
+      const answered = deferred();
+      let began = () => {};
+      const engine: Engine = async (request, signal) => {
+        began();
+        await answered.promise;
+        return answer(request, signal);
+      };
+      const rollout = await success(
+        run(async (context) => {
+          const gone = openPost(context, { stream });
+          began = gone.drop;
+          await gone.closed;
+          const again = openPost(context, { stream });
+          answered.resolve();
+          expect(await again.text).toContain("late");
+          return { reward: 1 };
+        }, engine),
+      );
+      expect(requests).toHaveLength(1);
+      expect(rollout.segments.map(({ turns }) => turns.map(({ stop }) => stop))).toEqual([["stop"]]);
+      expect(trained(rollout)).toEqual(sampled);
+    },
+  );
+
+  test("a reply that was done when nobody waited goes to who asks again, and is trained", async () => {
+    const { engine: answer, requests, sampled } = script("done");
+    let drop: (() => Promise<unknown>) | null = null;
     const engine: Engine = async (request, signal) => {
-      if (!drop) return answer(request, signal);
-      const ended = new Promise<never>((_, reject) => {
-        signal!.addEventListener("abort", () => reject(new Error("aborted")));
-      });
-      drop();
-      return ended;
+      await drop?.();
+      return answer(request, signal);
     };
     const rollout = await success(
       run(async (context) => {
         const gone = openPost(context);
-        drop = gone.drop;
+        drop = () => {
+          gone.drop();
+          return gone.closed;
+        };
         await gone.closed;
-        drop = null;
-        const retry = await post(context, "/v1/chat/completions", hi, { "x-stainless-retry-count": "1" });
-        expect(retry.body.choices[0].message.content).toBe("late");
+        expect((await openai(context).chat.completions.create(hi)).choices[0]!.message.content).toBe("done");
         return { reward: 1 };
       }, engine),
     );
-    expect(trained(rollout)).toEqual(sampled);
-    expect(rollout.segments).toHaveLength(1);
-  });
-
-  test("a stream that is dropped while it waits ends its generation, and nothing else", async () => {
-    const { engine: answer, sampled } = script("kept");
-    let ended = false;
-    let drop: (() => void) | null = null;
-    const engine: Engine = async (request, signal) => {
-      if (!drop) return answer(request, signal);
-      setTimeout(drop, 50);
-      await new Promise((resolve) => signal!.addEventListener("abort", resolve));
-      ended = true;
-      throw new Error("aborted");
-    };
-    const rollout = await success(
-      run(async (context) => {
-        const gone = openPost(context, { stream: true });
-        drop = gone.drop;
-        await gone.closed;
-        drop = null;
-        await openai(context).chat.completions.create(hi);
-        return { reward: 1 };
-      }, engine),
-    );
-    expect(ended).toBe(true);
+    expect(requests).toHaveLength(1);
     expect(trained(rollout)).toEqual(sampled);
   });
 
-  test("what was sampled for a connection that is gone is kept as rejected", async () => {
-    const { engine: answer, sampled } = script("lost", "kept");
-    let drop: (() => void) | null = null;
-    // It had sampled the reply when the abort came.
-    const engine: Engine = async (request, signal) => {
+  /** Says its first two tokens of a request that `keepPartial` ends, as `EngineClient.generate` does. */
+  function partial(answer: Engine, ended: () => void): Engine {
+    return async (request, signal) => {
       const reply = await answer(request, signal);
-      if (!drop) return reply;
-      const seen = new Promise((resolve) => signal!.addEventListener("abort", resolve));
-      drop();
-      await seen;
-      return reply;
+      if (request.requestId !== "g/0.0.0") return reply;
+      await new Promise((resolve) => signal!.addEventListener("abort", resolve));
+      expect(signal!.reason).toBe(keepPartial);
+      ended();
+      const [tokenIds, logprobs, versions] = [reply.tokenIds, reply.logprobs, reply.versions].map((v) => v.slice(0, 2));
+      return { tokenIds: tokenIds!, logprobs: logprobs!, versions: versions!, stop: "abort" };
     };
-    const rollout = await success(
-      run(async (context) => {
-        const gone = openPost(context);
-        drop = gone.drop;
-        await gone.closed;
-        drop = null;
-        await openai(context).chat.completions.create(hi);
-        return { reward: 1 };
-      }, engine),
+  }
+  const rejectedThenKept = ({ segments }: Rollout) =>
+    segments.map(({ mask, turns }) =>
+      turns.map(({ start, end, stop }) => [end - start, mask[start], mask[end - 1], stop]),
     );
-    const masks = rollout.segments.map(({ mask, turns }) => turns.map(({ start, stop }) => [mask[start], stop]));
-    expect(masks).toEqual([[[Mask.rejected, "abort"]], [[Mask.trained, "stop"]]]);
-    expect(trained(rollout)).toEqual(sampled.slice(-trained(rollout).length));
+
+  test.each([[false], [true]])(
+    "a client that is gone for good ends its generation (stream: %s): tokens kept as rejected",
+    async (stream) => {
+      const { engine: answer, requests, sampled } = script("lost reply", "kept");
+      const ended = deferred();
+      const rollout = await success(
+        run(
+          async (context) => {
+            const gone = openPost(context, { stream });
+            await expect.poll(() => requests.length).toBe(1);
+            gone.drop();
+            await ended.promise;
+            const again = openPost(context, { stream });
+            expect(await again.text).toContain("kept");
+            return { reward: 1 };
+          },
+          partial(answer, ended.resolve),
+        ),
+      );
+      const kept = await tokenizer.encode("kept");
+      expect(rejectedThenKept(rollout)).toEqual([
+        [[2, Mask.rejected, Mask.rejected, "abort"]],
+        [[kept.length + 1, Mask.trained, Mask.trained, "stop"]],
+      ]);
+      expect(trained(rollout)).toEqual(sampled.slice(-kept.length - 1));
+    },
+  );
+
+  test("what is in work when the agent ends is kept as rejected", async () => {
+    const { engine: answer, requests } = script("lost reply", "kept");
+    const rollout = await success(
+      run(
+        async (context) => {
+          openPost(context);
+          await expect.poll(() => requests.length).toBe(1);
+          await openai(context).chat.completions.create({ ...hi, seed: 1 });
+          return { reward: 1 };
+        },
+        partial(answer, () => {}),
+      ),
+    );
+    expect(rejectedThenKept(rollout).flat()).toContainEqual([2, Mask.rejected, Mask.rejected, "abort"]);
+    expect(trained(rollout).length).toBe((await tokenizer.encode("kept")).length + 1);
   });
+});
+
+describe("what is no request", () => {
+  test("a route that is not there gets the wire's own 404", async () => {
+    await run(async (context) => {
+      const [openAi, anthropic] = await Promise.all(
+        ["/v1/embeddings", "/v1/messages/batches"].map((path) => post(context, path, {})),
+      );
+      const message = "the gateway has no route POST /embeddings";
+      expect(openAi).toMatchObject({ status: 404, body: { error: { message, type: "invalid_request_error" } } });
+      expect(anthropic).toMatchObject({ status: 404, body: { type: "error", error: { type: "not_found_error" } } });
+      return { reward: 1 };
+    }, script("x").engine);
+  });
+
+  test.each([
+    ["announced", "content-length: 99999999", ""],
+    ["in chunks", "transfer-encoding: chunked", `4400000\r\n${"x".repeat(0x4400000)}`],
+  ])(
+    "too long a body, %s, gets the wire's 413, and its connection closes though the rest never comes",
+    async (_, header, body) => {
+      await run(async ({ baseUrl }) => {
+        const { hostname, port, pathname } = new URL(baseUrl);
+        const socket = connect(Number(port), hostname).on("error", () => {});
+        const head = [
+          `POST ${pathname}/messages HTTP/1.1`,
+          `host: ${hostname}`,
+          "content-type: application/json",
+          header,
+        ];
+        socket.write(`${head.join("\r\n")}\r\n\r\n${body}`);
+        const answer = await readText(socket);
+        expect(answer).toMatch(/^HTTP\/1.1 413 .*connection: close/is);
+        expect(answer).toContain('"type":"request_too_large"');
+        return { reward: 1 };
+      }, script("x").engine);
+    },
+  );
 });
 
 // Cases G2 and H3.

@@ -3,6 +3,7 @@ import type { AddressInfo } from "node:net";
 import { type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest, fastify } from "fastify";
 import type { Tokenizer } from "../data/tokenizer.ts";
 import { deadlineMs } from "../deadline.ts";
+import { keepPartial } from "../engines/client.ts";
 import { messageOf } from "../errors.ts";
 import { GatewaySession, type ParseReply, type Served } from "./gateway-session.ts";
 import { type ModelCalls, modelName } from "./model-calls.ts";
@@ -32,6 +33,8 @@ const json = "application/json; charset=utf-8";
 const bodyBytes = 64 * 1024 * 1024;
 /** Between two signs of life on a stream whose reply is not there yet. */
 const pingSeconds = 5;
+/** In which a client whose connection is gone may ask again: their second try is half a second later. */
+const graceSeconds = 2;
 
 /** Model calls over HTTP on the loopback, one server a worker. A session is a rollout; nobody guesses its id. */
 export class Gateway {
@@ -49,8 +52,12 @@ export class Gateway {
       // Clients differ in whether the base URL ends in /v1.
       rewriteUrl: ({ url }) => url!.replace(/^(\/s\/[^/]+)(?:\/v1)+(?=\/)/, "$1"),
     });
-    this.app.setErrorHandler((error, { routeOptions: { config } }, reply) => {
-      const { status, body } = errorOf(config as unknown as { wire: Wire }, error);
+    this.app.setNotFoundHandler(({ method, url }) => {
+      throw new WireError(404, `the gateway has no route ${method} ${url.replace(/^\/s\/[^/]+/, "")}`);
+    });
+    this.app.setErrorHandler((error, { url, routeOptions: { config } }, reply) => {
+      const { wire = url.includes("/messages") ? messagesWire : chatWire } = config as { wire?: Wire };
+      const { status, body } = errorOf(wire, error);
       // Clients need not ask again: what may pass was tried again here.
       return reply.code(status).header("x-should-retry", "false").send(body);
     });
@@ -125,13 +132,15 @@ export class Gateway {
   }
 }
 
-/** An answer that all its connections have left is of no use. */
+/** An answer that all its connections have left, and none has come back for, is of no use. */
 function follow(session: GatewaySession, served: Served, { raw }: FastifyReply): void {
+  const { request, turns, controller } = served;
+  const leave = () => served.waiting === 0 && turns.length < request.n && controller.abort(keepPartial);
   served.waiting++;
   raw.once("finish", () => session.deliver(served));
   raw.once("close", () => {
     served.waiting--;
-    if (!raw.writableFinished && served.waiting === 0) served.controller.abort();
+    if (!raw.writableFinished) setTimeout(leave, deadlineMs(graceSeconds)).unref();
   });
 }
 
@@ -144,7 +153,7 @@ async function stream(wire: Wire, request: WireRequest, served: Served, reply: F
   const ping = setInterval(() => raw.write(": ping\n\n"), deadlineMs(pingSeconds));
   const events = await served.reply
     .then((answer) => wire.events(request, answer))
-    .catch((error): WireEvent[] => [{ event: "error", data: errorOf({ wire }, error).body }]);
+    .catch((error): WireEvent[] => [{ event: "error", data: errorOf(wire, error).body }]);
   clearInterval(ping);
   raw.end(events.map(encodeEvent).join(""));
 }
@@ -155,7 +164,7 @@ function encodeEvent({ event, data }: WireEvent): string {
 }
 
 /** A wire's own, fastify's, or one that nobody foresaw. */
-function errorOf({ wire }: { wire: Wire }, error: unknown): { status: number; body: object } {
+function errorOf(wire: Wire, error: unknown): { status: number; body: object } {
   const { statusCode, status = statusCode ?? 500, param = null } = error as Partial<WireError & FastifyError>;
   return { status, body: wire.error(status, messageOf(error), param) };
 }

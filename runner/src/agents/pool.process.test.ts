@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -67,9 +67,11 @@ function write(name: string, source: string): string {
 
 async function start(agentPath: string | null, options: Partial<AgentPoolOptions> = {}): Promise<AgentPool> {
   router = new EngineRouter();
+  router.version.train = 4;
   router.add(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
   pool = await AgentPool.start({
     workers: 1,
+    maxRestarts: 5,
     agentPath,
     tokenizerFolder: recipe("model"),
     eosTokenIds: [5],
@@ -108,7 +110,7 @@ describe("rollouts", () => {
     expect([...segment!.versions].slice(-5)).toEqual([4, 4, 4, 4, 4]);
     expect(requests).toHaveLength(24);
     expect(new Set(requests.map(({ body }) => body.sampling_params.seed)).size).toBe(24);
-    expect(router.counters()[0]).toMatchObject({ active: 0, served: 24 });
+    expect(router.alive()[0]).toMatchObject({ active: 0, served: 24 });
   });
 
   test("rollouts wait while the router holds, and end when they are taken back", async () => {
@@ -122,7 +124,7 @@ describe("rollouts", () => {
     expect(await taken).toMatchObject({ reason: "aborted", rolloutId: "g/1" });
     router.release();
     expect(await waiting).toMatchObject({ reward: 1 });
-    expect(router.counters()[0]).toMatchObject({ active: 0 });
+    expect(router.alive()[0]).toMatchObject({ active: 0 });
   });
 
   test("an agent imports its own files and reads beside itself", async () => {
@@ -189,14 +191,14 @@ export default class extends ChatAgent {
       reason: "agent_error",
       message: `${path}:7 the agent's run failed: no such move`,
     });
-    expect(router.counters()[0]).toMatchObject({ active: 0, served: 4 });
+    expect(router.alive()[0]).toMatchObject({ active: 0, served: 4 });
   });
 
   // Case B4.
   test("a command, many at once; its temperature is not taken, which is said once", async () => {
     const warnings: string[] = [];
-    const warn = (message: string) => warnings.push(message);
-    await start(null, { agentCommand: asCommand, workers: 2, warn });
+    const emit: AgentPoolOptions["emit"] = (event) => event.message && warnings.push(event.message);
+    await start(null, { agentCommand: asCommand, workers: 2, emit });
     const labels = ["1479", "x", "1479", "y"];
     const outcomes = await Promise.all(labels.map((label, i) => pool!.runRollout(makeTask(i, label), never)));
     expect(outcomes).toMatchObject([1, 0, 1, 0].map((reward) => ({ reward, stop: "env_done" })));
@@ -209,8 +211,8 @@ export default class extends ChatAgent {
     const source = `{% for message in messages %}{{ message.content }}{% if message.tool_calls %}
       ~{{ message.tool_calls[0].function.name }}~{% endif %}<end>{% endfor %}`;
     const warnings: string[] = [];
-    const warn = (message: string) => warnings.push(message);
-    await start(null, { agentCommand: asCommand, chatTemplate: write("odd.jinja", source), workers: 2, warn });
+    const emit: AgentPoolOptions["emit"] = (event) => event.message && warnings.push(event.message);
+    await start(null, { agentCommand: asCommand, chatTemplate: write("odd.jinja", source), workers: 2, emit });
     expect(warnings).toEqual([expect.stringMatching(/^tool calls stay text: .*~probe~/)]);
   });
 
@@ -264,15 +266,21 @@ function isRunning(pid: number): boolean {
 }
 
 describe("agents that fail", () => {
-  const misbehaving = `import { type Action, Env, type Row } from "molt-runner";
+  const misbehaving = `import { execSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs"; import { type Action, Env, type Row } from "molt-runner";
 
 export default class Misbehaving extends Env {
   step(_action: Action, row: Row) {
     if (row.label === "throw") throw new Error("no such move");
     if (row.label === "exit") process.exit(3);
+    if (row.label === "once" && !existsSync(row.fields.marker as string)) {
+      writeFileSync(row.fields.marker as string, "");
+      process.exit(4);
+    }
     if (row.label === "stray") setTimeout(() => { throw new Error("stray"); });
     if (row.label === "stray" || row.label === "hang") return new Promise<never>(() => {});
     while (row.label === "loop");
+    if (row.label === "program") execSync("while [ -e " + row.fields.marker + " ]; do sleep 0.05; done");
     return { reward: 1, done: true };
   }
 }
@@ -283,12 +291,13 @@ export default class Misbehaving extends Env {
     await start(path);
     expect(await pool!.runRollout(makeTask(0, "throw"), never)).toMatchObject({
       reason: "agent_error",
-      message: `${path}:5 the agent's step failed: no such move`,
+      message: `${path}:6 the agent's step failed: no such move`,
     });
   });
 
   test("a thread that dies fails its rollouts, and another takes its place", async () => {
-    await start(write("misbehaving.ts", misbehaving));
+    const told: unknown[] = [];
+    await start(write("misbehaving.ts", misbehaving), { emit: (event) => told.push(event) });
     const [dead, beside] = await Promise.all([
       pool!.runRollout(makeTask(0, "exit"), never),
       pool!.runRollout(makeTask(1, "hang"), never),
@@ -301,6 +310,24 @@ export default class Misbehaving extends Env {
       message: "the agent's thread died: stray",
     });
     expect(await pool!.runRollout(makeTask(4), never)).toMatchObject({ reward: 1 });
+    const died = (message: string) => [
+      { type: "worker", worker: 0, state: "died", message },
+      { type: "worker", worker: 0, state: "restarted" },
+    ];
+    // Three each: a rollout runs again twice.
+    const ends = ["the agent's thread ended with code 3", "the agent's thread died: stray"];
+    expect(told).toEqual(ends.flatMap((end) => [end, end, end].flatMap(died)));
+  });
+
+  test("a rollout whose thread died runs again, as its next attempt", async () => {
+    await start(write("misbehaving.ts", misbehaving));
+    const task = makeTask(0, "once");
+    task.row.fields = { marker: join(folder, "died-once") };
+    expect(await pool!.runRollout(task, never)).toMatchObject({
+      reward: 1,
+      rolloutId: "g/0",
+      attempt: task.attempt + 1,
+    });
   });
 
   // Invariant 5.
@@ -310,7 +337,22 @@ export default class Misbehaving extends Env {
     expect(await pool!.runRollout(makeTask(1), never)).toMatchObject({ reward: 1 });
     expect(await looping).toMatchObject({ reason: "worker", message: "the agent blocked its thread for 2 s" });
     expect(await pool!.runRollout(makeTask(2), never)).toMatchObject({ reward: 1 });
-    expect(router.counters()[0]).toMatchObject({ active: 0 });
+    expect(router.alive()[0]).toMatchObject({ active: 0 });
+  });
+
+  test("so does a program that the agent waits for, which nobody can end", async () => {
+    await start(write("misbehaving.ts", misbehaving), { limits: { ...limits, turnSeconds: 1 } });
+    const beside = pool!.runRollout(makeTask(0, "hang"), never);
+    const task = makeTask(1, "program");
+    const marker = join(folder, "program-runs");
+    task.row.fields = { marker };
+    writeFileSync(marker, "");
+    const held = await pool!.runRollout(task, never);
+    const message = "the agent blocked its thread for 1 s";
+    expect([held, await beside]).toMatchObject([{ reason: "worker", message }, { reason: "worker" }]);
+    expect(await pool!.runRollout(makeTask(2), never)).toMatchObject({ reward: 1 });
+    expect(router.alive()[0]).toMatchObject({ active: 0 });
+    rmSync(marker);
   });
 
   test("a loop that is held for long is said", async () => {
@@ -319,8 +361,8 @@ export default class Misbehaving extends Env {
         step() { for (const end = Date.now() + 2500; Date.now() < end; ); return { reward: 1, done: true }; }
       }`;
     const warnings: string[] = [];
-    const warn = (message: string) => warnings.push(message);
-    await start(write("slow.ts", source), { warn, limits: { ...limits, turnSeconds: 5 } });
+    const emit: AgentPoolOptions["emit"] = (event) => event.message && warnings.push(event.message);
+    await start(write("slow.ts", source), { emit, limits: { ...limits, turnSeconds: 5 } });
     expect(await pool!.runRollout(makeTask(0), never)).toMatchObject({ reward: 1 });
     await expect.poll(() => warnings, { timeout: 10_000 }).toHaveLength(1);
     expect(warnings[0]).toMatch(/^agent code held its thread for \d+\.\d s; the thread's other rollouts waited$/);

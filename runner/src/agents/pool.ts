@@ -6,27 +6,37 @@ import { join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import type { Router } from "../engines/types.ts";
+import type { RunEvent } from "../telemetry/events.ts";
 import { bundleAgent, bundleRoot, workerEntry } from "./bundle.ts";
+import type { AgentSource } from "./load.ts";
 import { type RolloutTask, type RunSettings, settle, type Warn } from "./rollout.ts";
 import { AgentThread } from "./thread.ts";
 import type { FailedRollout, Rollout } from "./types.ts";
-import type { AgentSource, WorkerSetup } from "./worker.ts";
+import type { WorkerSetup } from "./worker.ts";
 
 export type { RolloutSampling, RolloutTask } from "./rollout.ts";
 
-export interface AgentPoolOptions extends RunSettings {
-  workers: number;
+export interface AgentChoice {
   /** The file of the agent's class; null with a command. */
   agentPath: string | null;
+  /** Refuses agents with clients of their own (`run.deterministic`). */
+  onlyEnv?: boolean;
   /** Words of the command that is the agent, and of the one that grades what it did. */
   agentCommand?: string[] | null;
   graderCommand?: string[] | null;
-  router: Router;
-  warn?(message: string): void;
 }
 
-/** Threads that died and were started again, without a rollout that succeeded in between. */
-const maxRestarts = 5;
+export interface AgentPoolOptions extends RunSettings, AgentChoice {
+  workers: number;
+  router: Router;
+  /** Threads that are started again without a rollout that succeeds in between. */
+  maxRestarts: number;
+  emit?(event: Extract<RunEvent, { type: "worker" | "warning" }>): void;
+}
+
+/** Of threads that one rollout may see: it may be the cause. */
+const mostDeaths = 2;
+const pauseMs = 100;
 /** For rollouts to close what they hold when the pool stops. */
 const stopSeconds = 2;
 
@@ -71,8 +81,17 @@ export class AgentPool {
     }
   }
 
-  /** Resolves with data for either outcome. */
+  /** Resolves with data for either outcome. A rollout whose thread died runs again, as its next attempt. */
   async runRollout(task: RolloutTask, signal: AbortSignal): Promise<Rollout | FailedRollout> {
+    for (let deaths = 0; ; deaths++) {
+      const outcome = await this.runOnce({ ...task, attempt: task.attempt + deaths }, signal);
+      const isAgain = !("segments" in outcome) && outcome.reason === "worker" && deaths < mostDeaths;
+      if (!isAgain || this.stopping) return outcome;
+      await sleep(pauseMs); // another thread has its place by then
+    }
+  }
+
+  private async runOnce(task: RolloutTask, signal: AbortSignal): Promise<Rollout | FailedRollout> {
     const slot = this.slots.reduce((best, other) => (other.load < best.load ? other : best));
     setMaxListeners(0, signal); // one listener for each rollout that runs
     slot.load++;
@@ -104,37 +123,43 @@ export class AgentPool {
     const setup: WorkerSetup = { agent, tokenizerFolder, chatTemplate, eosTokenIds, runId, seed, limits };
     const entry = await workerEntry(this.folder);
     const start = () => AgentThread.start(entry, setup, this.options.router, this.warn);
-    for (let i = 0; i < workers; i++) this.slots.push(this.watch({ thread: start(), load: 0 }, start));
+    for (let i = 0; i < workers; i++) this.slots.push(this.watch({ thread: start(), load: 0 }, i, start));
     await Promise.all(this.slots.map(({ thread }) => thread));
   }
 
   /** Once a run, whichever thread says it. */
   private readonly warn: Warn = (kind, message) => {
-    if (!this.warned.has(kind)) this.options.warn?.(message);
+    if (!this.warned.has(kind)) this.options.emit?.({ type: "warning", message });
     this.warned.add(kind);
   };
 
   /** Replaces the slot's thread when it dies, until too many did. */
-  private watch(slot: Slot, start: () => Promise<AgentThread>): Slot {
+  private watch(slot: Slot, worker: number, start: () => Promise<AgentThread>): Slot {
+    const { maxRestarts, emit } = this.options;
     const giveUp = () => {
       slot.load = Number.POSITIVE_INFINITY; // taken only when no other is left
     };
-    slot.thread.then(async (thread) => {
-      await thread.gone;
-      if (this.stopping) return;
-      if (this.restarts++ >= maxRestarts) return giveUp();
-      slot.thread = start();
-      this.watch(slot, start);
-    }, giveUp);
+    slot.thread
+      .then(async (thread) => {
+        const message = await thread.gone;
+        if (this.stopping) return;
+        emit?.({ type: "worker", worker, state: "died", message });
+        if (this.restarts++ >= maxRestarts) return giveUp();
+        slot.thread = start();
+        this.watch(slot, worker, start);
+        await slot.thread;
+        emit?.({ type: "worker", worker, state: "restarted" });
+      }, giveUp)
+      .catch(giveUp);
     return slot;
   }
 }
 
 /** What workers load: the class bundled into `folder`, or the command as it is. */
-async function agentSource(options: AgentPoolOptions, folder: string): Promise<AgentSource> {
+export async function agentSource(options: AgentChoice, folder: string): Promise<AgentSource> {
   const { agentPath, agentCommand: command, graderCommand: grader = null } = options;
   if (command) return { name: command.join(" "), command, grader, folder };
   const [path, bundle] = [resolve(agentPath!), join(folder, "agent.mjs")];
   await bundleAgent(path, bundle);
-  return { name: path, path, bundle };
+  return { name: path, path, bundle, onlyEnv: options.onlyEnv };
 }

@@ -1,7 +1,9 @@
 import type { Tokenizer } from "../data/tokenizer.ts";
 import type { CallOptions } from "../engines/client.ts";
+import type { EnginePool } from "../engines/router.ts";
 import type { GenerateRequest, GenerateResult, Router } from "../engines/types.ts";
 import { messageOf } from "../errors.ts";
+import type { FailureReason } from "./failures.ts";
 import type { ChatResult, FailedRollout, Rollout, RolloutIds, Row } from "./types.ts";
 
 export interface RolloutSampling {
@@ -18,6 +20,8 @@ export interface RolloutTask {
   rolloutId: string;
   attempt: number;
   sampling: RolloutSampling;
+  /** Whose engines sample; without, those that train. */
+  pool?: EnginePool;
 }
 
 export interface RolloutLimits {
@@ -33,7 +37,7 @@ export interface RolloutLimits {
   turnSeconds: number;
   /** Of one call of an Env's own functions. */
   toolSeconds: number;
-  /** Of the grader's command. */
+  /** Of the grader: what a file exports as `grade`, or a command. */
   rewardSeconds: number;
   /** Of one weight sync, for which model calls wait. */
   heldSeconds: number;
@@ -58,18 +62,9 @@ export interface RolloutContext extends Pick<RunSettings, "runId" | "seed" | "li
   locate(error: unknown): string | undefined;
 }
 
-/** Why a rollout counts for nothing. The policy did not cause it. */
-export type FailureReason =
-  | "agent_error"
-  | "agent_timeout"
-  | "reward"
-  | "context"
-  | "engine"
-  | "timeout"
-  | "aborted"
-  | "worker";
-
 export class RolloutFailure extends Error {
+  /** By which a bundled agent's copy of this class is known, too. */
+  override readonly name = "RolloutFailure";
   readonly reason: FailureReason;
   constructor(reason: FailureReason, message: string) {
     super(message);
@@ -102,10 +97,18 @@ export function idsOf({ row, groupId, rolloutId, attempt }: RolloutTask, runId: 
   return { runId, promptId: row.id, groupId, rolloutId, attempt };
 }
 
-/** What the user's code threw, with its line. */
-export function agentError(what: string, error: unknown, locate: RolloutContext["locate"]): RolloutFailure {
+/** What the user's code threw, with its line; a failure of what it called here keeps its own reason. */
+export function agentError(
+  what: string,
+  error: unknown,
+  locate: RolloutContext["locate"],
+  reason: FailureReason = "agent_error",
+): RolloutFailure {
+  if (error instanceof Error && error.name === "RolloutFailure") {
+    return new RolloutFailure((error as RolloutFailure).reason, error.message);
+  }
   const where = locate(error);
-  return new RolloutFailure("agent_error", `${where ? `${where} ` : ""}${what} failed: ${messageOf(error)}`);
+  return new RolloutFailure(reason, `${where ? `${where} ` : ""}${what} failed: ${messageOf(error)}`);
 }
 
 /** The numbers that an agent gave; `what` gave them. Only numeric `info` is kept; null is nothing, as JSON says it. */

@@ -1,29 +1,35 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
-import type { Router } from "../engines/types.ts";
+import type { EngineLease, Router } from "../engines/types.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { RolloutFailure, type RolloutTask, takenBack, type Warn } from "./rollout.ts";
 import type { FailedRollout, Rollout } from "./types.ts";
 import type { FromWorker, ToWorker, WorkerSetup } from "./worker.ts";
 
 const startSeconds = 60;
+const endSeconds = 2;
 /** How often in a stall's time the thread is asked for a sign of life. */
 const pingsPerStall = 5;
 
 /** That a thread takes to answer: worth a warning. */
 const lagSeconds = 1;
 
+type AcquireMessage = Extract<FromWorker, { type: "acquire" }>;
+
 /** One worker thread, seen from the controller. When it dies, its rollouts fail and its leases are released. */
 export class AgentThread {
-  readonly gone: Promise<void>;
+  private readonly end = deferred<string>();
+  /** Says why. */
+  readonly gone = this.end.promise;
   private readonly worker: Worker;
   private readonly setup: WorkerSetup;
   private readonly router: Router;
   private readonly warn: Warn;
   private readonly loaded = deferred();
   private readonly running = new Map<number, Deferred<Rollout | FailedRollout>>();
-  private readonly leases = new Map<number, () => void>();
+  private readonly leases = new Map<number, EngineLease["release"]>();
   private pinger: NodeJS.Timeout | undefined;
   private unanswered = 0;
   private nextId = 0;
@@ -41,12 +47,7 @@ export class AgentThread {
     this.worker.on("error", (error) => {
       this.death ||= `the agent's thread died: ${messageOf(error)}`;
     });
-    this.gone = new Promise((resolve) => {
-      this.worker.once("exit", (code) => {
-        this.onGone(`the agent's thread ended with code ${code}`);
-        resolve();
-      });
-    });
+    this.worker.once("exit", (code) => this.onGone(`the agent's thread ended with code ${code}`));
   }
 
   /** Rejects with what is wrong with the agent or the tokenizer. */
@@ -85,10 +86,10 @@ export class AgentThread {
     }
   }
 
+  /** Given up at once; a program that holds the thread (`execSync`) may hold it for longer than anybody waits. */
   async terminate(reason: string): Promise<void> {
-    this.death ||= reason;
-    await this.worker.terminate();
-    await this.gone;
+    this.onGone(reason);
+    await Promise.race([this.worker.terminate(), sleep(deadlineMs(endSeconds), undefined, { ref: false })]);
   }
 
   private post(message: ToWorker): void {
@@ -96,27 +97,28 @@ export class AgentThread {
   }
 
   private onMessage(message: FromWorker): void {
+    if (this.isGone) return;
     if (message.type === "ready") this.loaded.resolve();
     else if (message.type === "failed") this.loaded.reject(new RunnerError(message.message, message));
     else if (message.type === "done") this.running.get(message.id)?.resolve(message.outcome);
-    else if (message.type === "acquire") this.acquire(message.call, message.sessionId, message.timeoutSeconds);
-    else if (message.type === "release") this.leases.get(message.call)?.();
+    else if (message.type === "acquire") this.acquire(message);
+    else if (message.type === "release") this.leases.get(message.call)?.(message.failed);
     else if (message.type === "warning") this.warn(message.kind, message.text);
     else this.onPong(message.lateSeconds);
   }
 
-  private async acquire(call: number, sessionId: string, timeoutSeconds: number): Promise<void> {
+  private async acquire({ call, sessionId, timeoutSeconds, pool }: AcquireMessage): Promise<void> {
     const controller = new AbortController();
-    let release = () => controller.abort(new Error("taken back"));
-    this.leases.set(call, () => {
+    let release: EngineLease["release"] = () => controller.abort(new Error("taken back"));
+    this.leases.set(call, (failed) => {
       this.leases.delete(call);
-      release();
+      release(failed);
     });
     try {
-      const lease = await this.router.acquire(sessionId, timeoutSeconds, controller.signal);
-      release = lease.release;
-      if (!this.leases.has(call)) return lease.release();
-      this.post({ type: "lease", call, url: lease.url, engine: lease.engine });
+      const { release: end, ...lease } = await this.router.acquire(sessionId, timeoutSeconds, controller.signal, pool);
+      release = end;
+      if (!this.leases.has(call)) return end();
+      this.post({ type: "lease", call, ...lease });
     } catch (error) {
       this.leases.delete(call);
       this.post({ type: "refused", call, message: messageOf(error) });
@@ -136,8 +138,10 @@ export class AgentThread {
   }
 
   private onGone(reason: string): void {
-    this.death ||= reason;
+    if (this.isGone) return;
     this.isGone = true;
+    this.death ||= reason;
+    this.end.resolve(this.death);
     clearInterval(this.pinger);
     this.loaded.reject(new RunnerError(this.death, { position: { file: this.setup.agent.name } }));
     for (const release of [...this.leases.values()]) release();

@@ -1,6 +1,6 @@
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, test, vi } from "vitest";
 import { Tokenizer } from "../data/tokenizer.ts";
 import type { GenerateResult } from "../engines/types.ts";
 import { type PendingTurn, Session } from "./trajectory.ts";
@@ -33,7 +33,7 @@ async function say(session: Session, messages: Message[], sampled: GenerateResul
 
 /** One id a byte, never merged: another encoding of the text than the tokenizer's own. */
 async function unusual(tokenizer: Tokenizer, text: string): Promise<number[]> {
-  const ids = (await tokenizer.encodeBatch([...text])).flat();
+  const ids = (await Promise.all([...text].map((one) => tokenizer.encode(one)))).flat();
   expect(await tokenizer.decode(ids)).toBe(text);
   expect(ids).not.toEqual(await tokenizer.encode(text));
   return ids;
@@ -140,6 +140,18 @@ describe("the prefix rule", () => {
     );
   });
 
+  test("what was sampled for nobody stands for no message", async () => {
+    const session = new Session(chatml);
+    const lost = await session.prepare([user("a")]);
+    const info = { callId: "c", temperature: 1, stop: "abort" as const };
+    session.commit(lost, reply(await chatml.encode("b"), "length"), null, info).isDelivered = false;
+    const next = await session.prepare([user("a"), user("b"), user("c")]);
+    expect(next.parent).toBeNull();
+    expect(next.tokenIds).toEqual(
+      await chatml.encodeChat([user("a"), user("b"), user("c")], { addGenerationPrompt: true }),
+    );
+  });
+
   // Case A4.
   test("a template that drops earlier thoughts: extend where the prefix holds, else a new segment", async () => {
     const session = new Session(thinking);
@@ -181,6 +193,69 @@ test("nothing is stored before a reply is committed, and a reply that lies is re
   expect(() => commit({ ...reply([1, 2]), logprobs: [-1] })).toThrow("2 ids, 1 log-probabilities, 2 versions");
   expect(() => commit({ ...reply([1]), logprobs: [Number.NaN] })).toThrow("log-probability NaN for token 0");
   expect(session.toSegments()).toEqual([]);
+});
+
+describe("a long conversation", () => {
+  // Case I3.
+  test("is rendered whole at few of its turns", async () => {
+    const session = new Session(chatml);
+    const rendered: number[] = [];
+    const spy = vi.spyOn(chatml, "renderChat");
+    let messages = [user("start")];
+    for (let turn = 0; turn < 100; turn++) {
+      const ids = [...(await chatml.encode(`answer ${turn}`)), end()];
+      spy.mockClear();
+      const said = await say(session, messages, reply(ids));
+      rendered.push(Math.max(...spy.mock.calls.map(([given]) => given.length)));
+      messages = [...said.messages, turn % 2 === 0 ? tool("t") : user("u")];
+    }
+    spy.mockRestore();
+    expect(session.toSegments()).toHaveLength(1);
+    // The first two turns are their own ends; each of the two kinds is tried three times.
+    expect(rendered.filter((count) => count > 3)).toHaveLength(6);
+    expect(await chatml.decode((await session.prepare(messages)).tokenIds)).toBe(
+      chatml.renderChat(messages, { addGenerationPrompt: true }),
+    );
+  });
+
+  test("gives the ids of a session that renders all of it each time, whatever the template", async () => {
+    const own = (path: string) => fileURLToPath(new URL(`fixtures/${path}`, import.meta.url));
+    const [merging, rewriting] = await Promise.all(
+      ["merges.jinja", "rewrites.jinja"].map((path) =>
+        Tokenizer.load(fixtures("bytelevel"), { chatTemplate: own(path) }),
+      ),
+    );
+    const rounds = [chatml, thinking, merging!, rewriting!].map(({ repeatsRounds }) => repeatsRounds);
+    expect(rounds).toEqual([true, true, true, false]);
+    const words = fc.constantFrom("a", "<think>t</think>\n\nb", " c ", "<think>u</think>\n\n");
+    const next = fc.constantFrom([tool("t")], [tool("t"), tool("u")], [user("v")], [user("v"), user("w")]);
+    const step = fc.record({ words, next, cut: fc.nat(9), from: fc.nat(30) });
+    const tokenizers = { chatml, thinking, merging: merging!, rewriting: rewriting! };
+    const template = fc.constantFrom("chatml" as const, "thinking" as const, "merging" as const, "rewriting" as const);
+    await fc.assert(
+      fc.asyncProperty(template, fc.array(step, { minLength: 3, maxLength: 20 }), async (name, steps) => {
+        const tokenizer = tokenizers[name];
+        const [session, whole] = [new Session(tokenizer), new Session(tokenizer)];
+        const states = [[user("start")]];
+        for (const { words, next, cut, from } of steps) {
+          // Now and then from an earlier state, now and then without an end of turn.
+          const messages = from < 27 ? states.at(-1)! : states[from % states.length]!;
+          // No reply comes twice: of two alike either may be gone on from.
+          const text = await tokenizer.encode(words + states.length);
+          const sampled = cut === 0 ? reply(text, "length") : reply([...text, end()]);
+          const [pending, wanted] = [await session.prepare(messages), await whole.prepare(messages)];
+          expect(pending.tokenIds).toEqual(wanted.tokenIds);
+          expect(session.turns.indexOf(pending.parent!)).toBe(whole.turns.indexOf(wanted.parent!));
+          const said: Message = { role: "assistant", content: await session.textOf(sampled) };
+          const info = { callId: "c", temperature: 1, stop: sampled.stop };
+          session.commit(pending, sampled, said, info);
+          whole.commit(wanted, sampled, said, info).asked = undefined;
+          states.push([...messages, said, ...next]);
+        }
+      }),
+      { numRuns: 300 },
+    );
+  }, 240_000);
 });
 
 // Invariant 1, and case H6.

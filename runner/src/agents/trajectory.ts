@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import type { ToolSchema } from "../data/chat-template.ts";
 import type { Tokenizer } from "../data/tokenizer.ts";
 import type { GenerateResult } from "../engines/types.ts";
@@ -14,17 +15,25 @@ export interface PendingTurn {
   text: string | null;
   /** Of a request that came as messages; else null. */
   messageCount: number | null;
+  /** These, as JSON without its end: by it a request is found to go on from a leaf, without a walk through the tree. */
+  asked?: string;
 }
 
 export type TurnInfo = Omit<Turn, "start" | "end">;
 
 /** A request and its reply: a node of the session's tree. */
 export interface ServedTurn extends Omit<PendingTurn, "tokenIds"> {
+  /** As `asked`, until a turn goes on from this one. */
+  tokenIds?: number[];
+  /** The segment's first turn; null of that itself. */
+  root: ServedTurn | null;
   sampled: GenerateResult;
   /** Made when a request comes that may follow. */
   sampledText: string | null;
   /** What the reply says, to find it again in a request. */
   echo: string | null;
+  /** Whether the segment, but for its beginning, shows thoughts, which templates drop later. */
+  thinks: boolean;
   info: TurnInfo;
   /** A reply that reached nobody was sampled and thrown away. */
   isDelivered: boolean;
@@ -42,35 +51,52 @@ export class Session {
   readonly turns: ServedTurn[] = [];
   /** Replies as they were served, by place and content: what an echo leaves out (thoughts, 1.0 for 1) is put back. */
   private readonly served = new Map<string, Message>();
+  /** By what a request adds: up to which length its rendering was the same without what lies between; -1 if not. */
+  private readonly proven = new Map<string, number>();
 
   constructor(tokenizer: Tokenizer) {
     this.tokenizer = tokenizer;
   }
 
+  /**
+   * Where a request goes on from a leaf, the segment's beginning, the last reply and what is new are rendered, without
+   * what lies between. Whether that makes a difference is tried at the first request of a kind, and each time that it
+   * is four times as long; a kind in which it does is rendered whole.
+   */
   async prepare(given: Message[], tools?: ToolSchema[]): Promise<PendingTurn> {
-    const echoes = given.map(echoOf);
-    const messages = given.map((message, at) => this.served.get(`${at} ${echoes[at]}`) ?? message);
-    const rendered = this.tokenizer.renderChat(messages, { tools, addGenerationPrompt: true });
-    return this.pending(rendered, messages.length, async (turn, at) => {
-      const { messageCount, echo } = turn;
-      if (messageCount === null || echoes[messageCount] !== echo) return null;
-      const plain = await this.textAfter(turn, at, rendered);
-      return plain ?? this.renderedAfter(turn, at, rendered, messages, tools);
+    const asked = JSON.stringify(given).slice(0, -1);
+    const leaf = this.turns.findLast(({ asked: before, messageCount, echo }) => {
+      const reply = before !== undefined && isAt(asked, before) && given[messageCount!];
+      return reply && echo !== null && echoOf(reply) === echo;
     });
+    const roles = given.slice(leaf?.messageCount ?? 0).map(({ role }) => role);
+    const kind = [leaf?.thinks, ...roles].join();
+    const proven = this.proven.get(kind) ?? 0;
+    // At a user's word templates drop thoughts, whichever replies had some.
+    const isLost = leaf?.thinks && roles.includes("user");
+    if (!leaf?.parent || isLost || proven < 0 || !this.tokenizer.repeatsRounds)
+      return this.rendered(given, asked, tools);
+    // What the template refuses in this form it may take whole.
+    const short = await this.rendered(given, asked, tools, leaf).catch(() => null);
+    if (short?.parent === leaf && given.length < 4 * proven) return short;
+    const whole = await this.rendered(given, asked, tools);
+    this.proven.set(kind, isDeepStrictEqual(short, whole) ? given.length : -1);
+    return whole;
   }
 
   /** A prompt that is text: it goes on from a stored turn when it begins with that turn's request and reply. */
   prepareText(text: string): Promise<PendingTurn> {
-    return this.pending(text, null, (turn, at) => this.textAfter(turn, at, text));
+    const request = { messageCount: null };
+    return this.pending(text, request, this.withText(text), (turn, at) => this.afterReply(turn, at, text));
   }
 
   /** A prompt that is ids: it goes on from the longest stored path that it begins with. */
   prepareTokens(tokenIds: number[]): PendingTurn {
-    const isAt = (part: number[], at: number) => part.every((id, index) => tokenIds[at + index] === id);
+    const areAt = (part: number[], at: number) => part.every((id, index) => tokenIds[at + index] === id);
     const [[parent, length]] = this.find(({ contextIds, sampled }, at) => {
       const start = at + contextIds.length;
       const end = start + sampled.tokenIds.length;
-      return isAt(contextIds, at) && isAt(sampled.tokenIds, start) ? end : null;
+      return areAt(contextIds, at) && areAt(sampled.tokenIds, start) ? end : null;
     });
     return { parent, contextIds: tokenIds.slice(length), tokenIds, text: null, messageCount: null };
   }
@@ -84,12 +110,15 @@ export class Session {
   /** Stores a reply; `message` is what the agent was given for it, which it will echo. */
   commit(pending: PendingTurn, sampled: GenerateResult, message: Message | null, info: TurnInfo): ServedTurn {
     this.check(sampled);
-    const { tokenIds: _, ...request } = pending;
+    const { parent, asked } = pending;
+    const root = parent && (parent.root ?? parent);
     const echo = message && echoOf(message);
-    const turn = { ...request, sampled, sampledText: null, echo, info, isDelivered: true };
+    const said = `${parent && asked?.slice(parent.asked?.length)}${JSON.stringify(message)}`;
+    const thinks = parent?.thinks || /think>|"reasoning_content":/.test(said);
+    const turn: ServedTurn = { ...pending, root, sampled, sampledText: null, echo, thinks, info, isDelivered: true };
     this.turns.push(turn);
     if (message) this.served.set(`${pending.messageCount} ${echo}`, message);
-    if (pending.parent) pending.parent.isDelivered = true;
+    if (parent) Object.assign(parent, { isDelivered: true, asked: undefined, tokenIds: undefined });
     return turn;
   }
 
@@ -111,26 +140,49 @@ export class Session {
     return this.turns.filter((turn) => !parents.has(turn)).map((leaf) => toSegment(leaf, claimed));
   }
 
-  /** Goes on from the longest stored part that it can, or begins a segment. */
+  /** With a leaf, as if its reply were the segment's only one: it goes on from that, or is of no use. */
+  private async rendered(given: Message[], asked: string, tools?: ToolSchema[], leaf: ServedTurn | null = null) {
+    const root = leaf?.root;
+    const isKept = (at: number) => !root || at < root.messageCount! || at >= leaf!.messageCount!;
+    const messages = given.flatMap((message, at) => (isKept(at) ? [this.restored(message, at)] : []));
+    const text = this.tokenizer.renderChat(messages, { tools, addGenerationPrompt: true });
+    const found: Found[] = root && isAt(text, root.text!) ? [[leaf, root.text!.length]] : [];
+    const request = { messageCount: given.length, asked };
+    return this.pending(text, request, root ? found : this.withText(text), async (turn, at) => {
+      const { messageCount: count, echo } = turn;
+      if (count === null || echo === null || !given[count] || echoOf(given[count]) !== echo) return null;
+      return this.afterReply(turn, at, text, messages.slice(0, (root?.messageCount ?? count) + 1), tools);
+    });
+  }
+
+  /** As it was served. */
+  private restored(message: Message, at: number): Message {
+    return message.role === "assistant" ? (this.served.get(`${at} ${echoOf(message)}`) ?? message) : message;
+  }
+
+  /** Goes on from the first stored part that it can, or begins a segment. */
   private async pending(
     rendered: string,
-    messageCount: number | null,
+    request: Pick<PendingTurn, "messageCount" | "asked">,
+    found: Found[],
     newText: (turn: ServedTurn, at: number) => Promise<string | null>,
   ): Promise<PendingTurn> {
-    const found = this.find(({ text }, at) =>
-      text !== null && rendered.startsWith(text, at) ? at + text.length : null,
-    );
     for (const [parent, at] of found) {
       const after = parent && (await newText(parent, at));
-      if (after === null) continue;
+      if (!parent || after === null) continue;
       const contextIds = await this.tokenizer.encode(after);
-      const stored = pathOf(parent).flatMap((turn) => [turn.contextIds, turn.sampled.tokenIds]);
+      const path = parent.tokenIds ? [parent] : pathOf(parent);
+      const stored = path.flatMap((turn) => [turn.tokenIds ?? turn.contextIds, turn.sampled.tokenIds]);
       const tokenIds = ([] as number[]).concat(...stored, contextIds);
       // A copy: a slice would hold on to the whole rendering.
-      return { text: structuredClone(rendered.slice(at)), messageCount, parent, contextIds, tokenIds };
+      return { ...request, text: structuredClone(rendered.slice(at)), parent, contextIds, tokenIds };
     }
     const contextIds = await this.tokenizer.encodeRendered(rendered);
-    return { text: rendered, messageCount, parent: null, contextIds, tokenIds: contextIds };
+    return { ...request, text: rendered, parent: null, contextIds, tokenIds: contextIds };
+  }
+
+  private withText(whole: string): Found[] {
+    return this.find(({ text }, at) => (text !== null && isAt(whole, text, at) ? at + text.length : null));
   }
 
   /**
@@ -149,32 +201,34 @@ export class Session {
     return [...ends].sort((one, other) => rank(other) - rank(one)) as [Found, ...Found[]];
   }
 
-  /** What follows the turn's sampled text, where `rendered` shows it at `at` as it was sampled. */
-  private async textAfter(turn: ServedTurn, at: number, rendered: string): Promise<string | null> {
-    turn.sampledText ??= await this.tokenizer.decode(turn.sampled.tokenIds);
-    return rendered.startsWith(turn.sampledText, at) ? rendered.slice(at + turn.sampledText.length) : null;
-  }
-
   /**
-   * The same where the template shows the reply in other words than were sampled (trimmed, a call laid out anew): its
-   * own end of turn tells where the reply ends.
+   * What follows the turn's reply, where `rendered` shows that at `at` as it was sampled, or, given the messages up to
+   * it, in other words (trimmed, a call laid out anew): the template's own end of turn then tells where it ends.
    */
-  private renderedAfter(
-    { messageCount, sampledText }: ServedTurn,
+  private async afterReply(
+    turn: ServedTurn,
     at: number,
     rendered: string,
-    messages: Message[],
+    messages?: Message[],
     tools?: ToolSchema[],
-  ): string | null {
-    const stored = this.tokenizer.renderChat(messages.slice(0, messageCount! + 1), { tools });
-    if (!rendered.startsWith(stored)) return null;
+  ): Promise<string | null> {
+    turn.sampledText ??= await this.tokenizer.decode(turn.sampled.tokenIds);
+    const text = turn.sampledText;
+    if (isAt(rendered, text, at)) return rendered.slice(at + text.length);
+    const stored = messages && this.tokenizer.renderChat(messages, { tools });
+    if (!stored || !isAt(rendered, stored)) return null;
     const reply = stored.slice(at);
     const closers = this.tokenizer.stopTexts;
     const end = Math.max(...closers.map((closer) => reply.lastIndexOf(closer)));
     if (end < 0) return null;
-    const closer = closers.find((text) => reply.startsWith(text, end))!;
-    return rendered.slice(at + end + (sampledText!.endsWith(closer) ? closer.length : 0));
+    const closer = closers.find((one) => reply.startsWith(one, end))!;
+    return rendered.slice(at + end + (text.endsWith(closer) ? closer.length : 0));
   }
+}
+
+/** `startsWith`, at a hundredth of its time where texts are long. */
+function isAt(text: string, part: string, at = 0): boolean {
+  return text.slice(at, at + part.length) === part;
 }
 
 /** From the segment's first turn. */

@@ -1,3 +1,5 @@
+import type { FailureReason } from "./failures.ts";
+
 /** Why a turn or rollout ended; set by the engine or the loop, never guessed. */
 export type StopReason = "stop" | "length" | "context" | "max_turns" | "env_done" | "timeout" | "infra" | "abort";
 
@@ -13,6 +15,10 @@ export interface Turn {
   temperature: number;
   /** Where in the agent's source the call was made, `file:line`. */
   source?: string;
+  /** What an Env's step gave for it, part of the rollout's. */
+  reward?: number;
+  /** Tokens sampled after its stop string, which a weight sync's seam hid from the engine. They are in no row. */
+  cut?: number;
 }
 
 /**
@@ -49,7 +55,7 @@ export interface Rollout extends RolloutIds {
 
 /** A rollout that the policy did not cause to fail (engine, network, grader crash): counted by reason, never scored. */
 export interface FailedRollout extends RolloutIds {
-  reason: string;
+  reason: FailureReason;
   message: string;
 }
 
@@ -96,6 +102,8 @@ export interface Row {
 export interface ResetResult {
   /** Replaces the row's messages when given. */
   messages?: Message[];
+  /** For the chat template, which tells the policy of them: a `Tool`'s `schema`, or any in OpenAI's form. */
+  tools?: object[];
 }
 
 export interface Action {
@@ -153,3 +161,16 @@ export interface ChatResult {
 export abstract class ChatAgent {
   abstract run(context: ChatContext): ChatResult | Promise<ChatResult>;
 }
+
+/** `replies`: what the policy said, one text a model call, as it was sampled. */
+export type GradedRollout = Rollout & { row: Row; replies: string[] };
+
+/**
+ * Says what a rollout is worth; `text` is the last reply, `label` the row's. The rollouts of an agent's file that
+ * exports one as `grade` are graded by it, in training and by `molt-runner rescore`.
+ */
+export type Grader = (
+  text: string,
+  label: unknown,
+  rollout: GradedRollout,
+) => number | ChatResult | Promise<number | ChatResult>;

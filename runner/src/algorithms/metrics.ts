@@ -6,6 +6,8 @@ export interface TokenValues {
   /** NaN in supervised rows. */
   behaviour: Float32Array;
   entropy: Float32Array;
+  /** Null without a reference. */
+  ref: Float32Array | null;
 }
 
 export interface UpdateMetrics {
@@ -20,16 +22,17 @@ export function addMetrics(total: UpdateMetrics, { sums, maxima }: UpdateMetrics
 }
 
 /**
- * policy_kl = old - new (k1 of KL(old, new)); ratio = exp(new - old), ratio_gap = |ratio - 1|; logprob_gap = |old -
- * behaviour|: sampler against trainer on the same tokens.
+ * kl: from the reference, by its estimator; policy_kl = old - new (k1 of KL(old, new)); ratio = exp(new - old),
+ * ratio_gap = |ratio - 1|; logprob_gap = |old - behaviour|: sampler against trainer on the same tokens.
  */
-export function tokenMetrics({ trained, logp, old, behaviour, entropy }: TokenValues) {
-  const sums = { entropy: 0, policy_kl: 0, ratio_mean: 0, logprob_gap_mean: 0 };
+export function tokenMetrics({ trained, logp, old, behaviour, entropy, ref }: TokenValues, kl: (d: number) => number) {
+  const sums = { entropy: 0, policy_kl: 0, ratio_mean: 0, logprob_gap_mean: 0, ...(ref && { kl: 0 }) };
   const maxima = { logprob_gap_max: 0, ratio_gap_max: 0 };
   for (let t = 0; t < trained.length; t++) {
     if (trained[t] !== 1) continue;
     const ratio = Math.exp(logp[t]! - old[t]!);
     sums.entropy += entropy[t]!;
+    if (ref) sums.kl! += kl(logp[t]! - ref[t]!);
     sums.policy_kl += old[t]! - logp[t]!;
     sums.ratio_mean += ratio;
     maxima.ratio_gap_max = Math.max(maxima.ratio_gap_max, Math.abs(ratio - 1));

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { read, root } from "../../test/tree.ts";
 import { tokenMetrics } from "../algorithms/metrics.ts";
-import { ageOf } from "../loop/staleness.ts";
+import { ageOf } from "../loop/outcomes.ts";
 import { recipeKeys, recipeSections } from "../recipe/index.ts";
 import { CodeIndex, type CodeLocation } from "./code-index.ts";
 import { CodeFolder } from "./folder.ts";
@@ -50,16 +50,18 @@ describe("this repository's index", () => {
       expect(index.namesOf(kind)).toEqual(expect.arrayContaining(recipeKeys.get(key)!.values));
     }
     expect(relative(index.definitionOf("estimator", "reinforce_baseline"))).toBe(
-      "runner/src/algorithms/advantages/reinforce-baseline.ts: reinforceBaseline: AdvantageEstimator = (rollouts) => {",
+      "runner/src/algorithms/advantages/reinforce-baseline.ts: " +
+        "reinforceBaseline: AdvantageEstimator = (rollouts, spec) =>",
     );
     expect(relative(index.definitionOf("loss", "ppo"))).toMatch(/^runner\/src\/algorithms\/losses\/ppo\.ts: ppo: /);
-    expect(relative(index.definitionOf("filter", "drop"))).toMatch(/filters\/dynamic-filtering\.ts: drop: /);
+    expect(relative(index.definitionOf("filter", "drop"))).toMatch(/filters\/dynamic-filtering\.ts: signal: /);
     expect(index.definitionOf("estimator", "gae")).toBeUndefined();
   });
 
   it("has the metrics that a step really gives", () => {
     const none = { trained: new Uint8Array(), logp: new Float32Array(), old: new Float32Array() };
-    const { sums, maxima } = tokenMetrics({ ...none, behaviour: new Float32Array(), entropy: new Float32Array() });
+    const more = { behaviour: new Float32Array(), entropy: new Float32Array(), ref: new Float32Array() };
+    const { sums, maxima } = tokenMetrics({ ...none, ...more }, () => 0);
     const given = [
       ...Object.keys({ ...sums, ...maxima, ...ageOf([], 0) }),
       "reward",

@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
 import { relative } from "node:path";
 import { filesBelow } from "../files.ts";
@@ -20,13 +19,10 @@ const isTest = /\.test\.\w+$|(^|\/)(test|tests|fixtures|bench)\//;
 /** The TypeScript and JavaScript below a folder, tests left out. A file is parsed again only when it has changed. */
 export class CodeFolder {
   readonly root: string;
-  private readonly known: ReadonlyMap<string, CodeRecord>;
   private readonly cache = new Map<string, { stamp: string; file: CodeFile }>();
 
-  /** `known`: records by the hash of their file's text. */
-  constructor(root: string, known: ReadonlyMap<string, CodeRecord> = new Map()) {
+  constructor(root: string) {
     this.root = root;
-    this.known = known;
   }
 
   files(textOf?: (path: string) => string | undefined): CodeFile[] {
@@ -45,13 +41,13 @@ export class CodeFolder {
   private fileOf(path: string, name: string, open: string | undefined): CodeFile | undefined {
     const stat = statSync(path, { throwIfNoEntry: false });
     if (!stat || stat.size > maxBytes) return undefined;
-    const stamp = open === undefined ? `${stat.mtimeMs} ${stat.size}` : hashOf(open);
+    const stamp = open ?? `${stat.mtimeMs} ${stat.size}`;
     const cached = this.cache.get(path);
     if (cached?.stamp === stamp) return cached.file;
     const text = open ?? readText(path);
     // A video stream, say.
     if (text.includes("\0")) return undefined;
-    const file = { path, name, record: this.known.get(hashOf(text)) ?? recordOf(text, name) };
+    const file = { path, name, record: recordOf(text, name) };
     this.cache.set(path, { stamp, file });
     return file;
   }
@@ -64,8 +60,4 @@ export function readText(path: string): string {
   } catch {
     return "";
   }
-}
-
-export function hashOf(text: string): string {
-  return createHash("sha1").update(text).digest("base64").slice(0, 16);
 }

@@ -33,7 +33,8 @@ describe("what a module says of recipes and runs", () => {
     ],
     [
       "events: their types, and what is emitted",
-      'type RunEvent = { type: "a"; n: 1 } | { type: "b" };\nlog.emit({ time, type: "a" });\npost({ type: "a" });',
+      "const runEvent = z.union([z.object({ type: z.literal('a'), n }), z.object({ type: z.literal('b') })]);\n" +
+        "log.emit({ time, type: 'a' });\npost({ type: 'a' });",
       ["event a*", "event b*", "event a"],
     ],
     [
@@ -100,7 +101,7 @@ describe("a record", () => {
       [],
     ],
     ["what does not parse", "const metrics = { a: 1 }; class {{{ `", []],
-    ["types that lack their parameters", 'import "./events.ts";\nlet a: EventOf; type RunEvent = { type };', []],
+    ["types that lack their parameters", 'import "./events.ts";\nlet a: EventOf; const runEvent = { type };', []],
     ["an empty file", "", []],
   ])("is made of %s", (_, code, names) => {
     expect(recordOf(code, "recipe/schema/algo.ts").mentions.map(({ name }) => name)).toEqual(names);

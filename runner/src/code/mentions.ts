@@ -40,16 +40,8 @@ export function mentionsOf(program: Node, path: string): Mention[] {
 
 function mention(kind: CodeKind, name: string, node: Node, more: Partial<Mention> = {}): Mention {
   const { line, column } = node.loc.start;
-  const form = node.type === "Literal" ? ("quoted" as const) : undefined;
-  return {
-    kind,
-    name,
-    line: line - 1,
-    character: column,
-    length: node.end - node.start,
-    ...(form && { form }),
-    ...more,
-  };
+  const form = node.type === "Literal" ? ({ form: "quoted" } as const) : {};
+  return { kind, name, line: line - 1, character: column, length: node.end - node.start, ...form, ...more };
 }
 
 /** By a property's name. */
@@ -67,9 +59,9 @@ function literal(kind: CodeKind, node: Node | null | undefined, more?: Partial<M
 const defines = { defines: true } as const;
 
 function readKeys(program: Node): Mention[] {
-  return recipeReads(program).map(({ key, node, shorthand }) => {
-    return mention("key", key, node, shorthand ? { form: "shorthand" } : {});
-  });
+  return recipeReads(program).map(({ key, node, shorthand }) =>
+    mention("key", key, node, shorthand ? { form: "shorthand" } : {}),
+  );
 }
 
 /** A section's file: its exported constant is the section, `section("…", { … })`; constants beside it are parts. */
@@ -105,7 +97,7 @@ function valuesOf(key: string, value: Node): Mention[] {
   const words = walk(value)
     .filter(({ type }) => type === "ArrayExpression")
     .flatMap((node) => node.elements as Node[]);
-  return [...words, ...((value.arguments ?? []) as Node[])].flatMap((word) => literal(kind, word));
+  return [...words, (value.arguments as Node[] | undefined)?.[1]].flatMap((word) => literal(kind, word));
 }
 
 /** An exported object whose docstring begins with the recipe key that chooses among its entries. */
@@ -126,16 +118,16 @@ function agents(nodes: Node[]): Mention[] {
     .map(({ id }) => mention("agent", nameOf(id as Node)!, id as Node, defines));
 }
 
-/** `type: "step"`: in the union `RunEvent` it is defined, in what is emitted and asked for it is used. */
+/** `type: z.literal("step")` in `runEvent` defines it; `type: "step"` in what is emitted and asked for uses it. */
 function events(program: Node, nodes: Node[]): Mention[] {
   // Other messages have types too: only who imports the events asks for theirs.
   const asks = (program.body as Node[]).some((node) => /\bevents\.ts$/.test(nameOf(node.source as Node) ?? ""));
   const use = (value: unknown, more?: Partial<Mention>) => literal("event", value as Node, more);
   const isType = (node: Node | undefined) => bare(node)?.type === "MemberExpression" && nameOf(bare(node)) === "type";
   return nodes.flatMap((node) => {
-    if (node.type === "TSTypeAliasDeclaration" && nameOf(node.id as Node) === "RunEvent") {
-      const members = walk(node).filter((one) => one.type === "TSPropertySignature" && nameOf(one) === "type");
-      return members.flatMap((member) => use(typeOf(member)?.literal, defines));
+    if (node.type === "VariableDeclarator" && nameOf(node.id as Node) === "runEvent") {
+      const types = walk(node).filter((one) => one.type === "Property" && nameOf(one) === "type");
+      return types.flatMap(({ value }) => use(((value as Node).arguments as Node[] | undefined)?.[0], defines));
     }
     if (node.type === "CallExpression" && nameOf(node.callee as Node) === "emit") {
       const types = properties((node.arguments as Node[])[0]).filter((property) => nameOf(property) === "type");
@@ -198,9 +190,4 @@ function metrics(nodes: Node[]): Mention[] {
     if (member.type !== "MemberExpression" || !holds(member.object) || member.computed || holds(member)) return [];
     return [mention("metric", nameOf(member)!, member.property as Node, isMade ? defines : {})];
   });
-}
-
-/** What stands behind the colon. */
-function typeOf({ typeAnnotation }: Node): Node | undefined {
-  return (typeAnnotation as Node | null | undefined)?.typeAnnotation as Node | undefined;
 }

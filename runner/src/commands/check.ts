@@ -40,8 +40,7 @@ async function check(path: string, flags: Record<string, string>): Promise<Check
   } catch (error) {
     if (error instanceof RecipeError) return { path, problems: error.diagnostics };
     if (!(error instanceof RunnerError) || error.exitCode !== ExitCode.usage) throw error;
-    const message = `${error.message}${error.fix ? `\n  fix: ${error.fix}` : ""}`;
-    const where = error.position;
+    const { advice: message, position: where } = error;
     return { path, problems: [{ severity: "error", code: "file", message, file: path, range: fileStart, where }] };
   }
 }

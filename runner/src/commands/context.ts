@@ -3,16 +3,11 @@ import { type CodeContext, codeContext, forms, roomsOf } from "../code/context.t
 import { codeSources } from "../code/shipped.ts";
 import { ExitCode } from "../errors.ts";
 
-export interface ContextOptions {
-  map: boolean;
-  rooms: string[];
-  /** Tokens. */
-  budget: number;
-  json: boolean;
-}
+/** `budget` is in tokens. */
+type ContextOptions = { map: boolean; room: string[]; budget: number; json: boolean };
 
 /** Prints the code map, or source within a budget: this folder's and the installed runner's. Executes none of it. */
-export function contextCommand({ map, rooms, budget, json }: ContextOptions): number {
+export function contextCommand({ map, room: rooms, budget, json }: ContextOptions): number {
   const sources = codeSources(process.cwd());
   if (map) {
     const chosen = roomsOf(codeMap(sources), rooms);

@@ -10,11 +10,15 @@ import { requireAddon } from "./setup.ts";
 export async function evalCommand(path: string, { json, flags }: VerbOptions): Promise<number> {
   const { recipe } = await checkRecipe(path, { flags, verb: "eval", mode: "launch" });
   await requireAddon();
+  // Nothing trains: all evaluate.
+  recipe.eval.engines = 0;
   const folder = readPolicyFolder(recipe);
   const rows = (await readEvalRows(recipe))!;
   const interrupt = new AbortController();
   process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());
-  const sampling = await startSampling(recipe, folder, "eval", recipe.actor.init, (message) => console.error(message));
+  const sampling = await startSampling(recipe, folder, "eval", recipe.actor.init, (event) => {
+    if ("message" in event && event.message) console.error(event.message);
+  });
   try {
     const work = evaluate(rows, evalProfiles(recipe), sampling.agents, "eval", interrupt.signal);
     const metrics = await Promise.race([work, sampling.fleet.died]);

@@ -4,6 +4,7 @@ import { exportModel } from "../loop/export.ts";
 import { startRanks } from "../loop/parts.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
 import { checkRecipe } from "../recipe/check.ts";
+import { findRun } from "../telemetry/find-run.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
@@ -15,12 +16,12 @@ export async function exportCommand(
   path: string,
   { output, json }: { output?: string; json: boolean },
 ): Promise<number> {
-  const directory = RunDirectory.open(path);
+  const directory = RunDirectory.open(findRun(path));
   try {
     refuseSft(directory, foldRun(readEvents(directory.events)));
     const { recipe } = await checkRecipe(directory.recipe, { verb: "run", mode: "launch" });
     await requireAddon();
-    const checkpoint = findCheckpoint(directory.checkpoints, (message) => console.error(message));
+    const checkpoint = await findCheckpoint(directory.checkpoints, (message) => console.error(message));
     if (!checkpoint) {
       throw usageError(`run ${directory.runId} has no complete checkpoint`, { fix: "let it reach ckpt.save_steps" });
     }

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from "node:fs";
 import { basename, extname } from "node:path";
-import { ExitCode, formatPosition, messageOf, usageError } from "../errors.ts";
+import { ExitCode, fileError, formatPosition, messageOf } from "../errors.ts";
 import { replaceFile } from "../files.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { importScript } from "../recipe/import/import.ts";
@@ -9,14 +9,12 @@ import { importScript } from "../recipe/import/import.ts";
 export function importCommand(script: string, options: { output?: string; json: boolean }): number {
   const output = options.output ?? `${basename(script, extname(script))}.yaml`;
   const position = { file: displayPath(script) };
-  if (existsSync(output)) {
-    throw usageError("there is such a file already", { position: { file: output }, fix: "name another with --output" });
-  }
+  if (existsSync(output)) throw fileError(output, "there is such a file already", "name another with --output");
   let text: string;
   try {
     text = readFileSync(script, "utf8");
   } catch (error) {
-    throw usageError(messageOf(error), { position });
+    throw fileError(position.file, messageOf(error));
   }
   const { verb, yaml, left } = importScript(text, basename(script));
   replaceFile(output, yaml);

@@ -1,7 +1,7 @@
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
+import { packageFolder } from "../code/shipped.ts";
 import { ExitCode, usageError } from "../errors.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 
@@ -23,7 +23,7 @@ export function initCommand(target: string, { json }: { json: boolean }, { templ
   }
   const next = nextCommands(folder);
   if (json) console.log(JSON.stringify({ folder, files: [...files.keys()], next }));
-  else console.log([`${displayPath(folder)}: ${[...files.keys()].join(", ")}`, "next:", ...indented(next)].join("\n"));
+  else console.log([`${displayPath(folder)}: ${[...files.keys()].join(", ")}\nnext:`, ...next].join("\n  "));
   return ExitCode.done;
 }
 
@@ -64,24 +64,11 @@ function packageJson(template: string, folder: string, version: string): string 
 function nextCommands(folder: string): string[] {
   return [
     ...(folder === process.cwd() ? [] : [`cd ${displayPath(folder)}`]),
-    ...(isInstalledFor(folder) ? [] : ["npm install"]),
+    // It may be installed above the folder too.
+    ...(packageFolder(folder) ? [] : ["npm install"]),
     "npx molt-runner check recipe.yaml",
     "npm test",
     "npx molt-runner sft warmup.yaml",
     "npx molt-runner run recipe.yaml",
   ];
-}
-
-/** In the folder itself, or above it. */
-function isInstalledFor(folder: string): boolean {
-  try {
-    createRequire(join(folder, "package.json")).resolve("molt-runner/package.json");
-    return true;
-  } catch {
-    return false;
-  }
-}
-
-function indented(commands: string[]): string[] {
-  return commands.map((command) => `  ${command}`);
 }

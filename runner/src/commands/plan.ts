@@ -1,7 +1,7 @@
 import { ExitCode } from "../errors.ts";
 import { formatDiagnostic, RecipeError } from "../recipe/diagnostic.ts";
 import { disk, inferVerb, readRecipe } from "../recipe/load.ts";
-import { planFindings, planRecipe, planTable, readPolicyShape } from "../recipe/planner/index.ts";
+import { planRecipe, planTable, readPolicyShape } from "../recipe/planner/index.ts";
 import type { VerbOptions } from "./options.ts";
 
 /**
@@ -15,7 +15,7 @@ export async function planCommand(path: string, { json, flags }: VerbOptions): P
   const found = resolution.judge(verb);
   if (found.some(({ severity }) => severity === "error")) throw new RecipeError(found);
   const plan = planRecipe(recipe, readPolicyShape(recipe, path, disk.readFile), { rows: null, verb });
-  const planned = planFindings(plan).map((finding) => resolution.diagnosticOf(finding));
+  const planned = plan.findings.map((finding) => resolution.diagnosticOf(finding));
   const fits = planned.every(({ severity }) => severity !== "error");
   // That only `plan` reads a key is no news here.
   const problems = [...found.filter(({ rule }) => rule !== "planned"), ...planned];

@@ -8,8 +8,8 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Group, Rollout, Segment } from "../agents/types.ts";
 import { deadlineMs } from "../deadline.ts";
-import { unpack } from "../encoding.ts";
 import { readEvents } from "../telemetry/log.ts";
+import { readRollouts } from "../telemetry/shards.ts";
 
 const root = fileURLToPath(new URL("../../../", import.meta.url));
 const maxTurns = 3;
@@ -45,12 +45,14 @@ const textOf = (id: number) => special[id] ?? String.fromCharCode(id - special.l
 const said = (tokens: Int32Array, start: number, end: number) => Array.from(tokens.slice(start, end), textOf).join("");
 
 /** The rollouts of step N with what they are about. */
-function rolloutsOf(step: number): { rollout: Rollout; task: Task }[] {
+async function rolloutsOf(step: number): Promise<{ rollout: Rollout; task: Task }[]> {
   const tasks = jsonLines(join(home, "recipes/pointers/prompts.jsonl")).map((line) => JSON.parse(line) as Task);
-  const file = join(directory, "rollouts", `step-${String(step).padStart(6, "0")}.msgpack`);
-  const { groups } = unpack(readFileSync(file)) as { groups: Group[] };
   const lineOf = ({ promptId }: Group) => Number(promptId.replace("prompts:", "")) - 1;
-  return groups.flatMap((group) => group.rollouts.map((rollout) => ({ rollout, task: tasks[lineOf(group)]! })));
+  const found: { rollout: Rollout; task: Task }[] = [];
+  for await (const { group } of readRollouts(directory, { step })) {
+    for (const rollout of group.rollouts) found.push({ rollout, task: tasks[lineOf(group)]! });
+  }
+  return found;
 }
 
 /** What an episode with these replies is, in text and in reward, told by the task's rules. */
@@ -79,10 +81,10 @@ function expectSampledOnly({ tokens, mask, logprobs, versions, turns }: Segment,
   }
 }
 
-test("one row an episode: what was sampled is trained, what the tool said is context, all as the rules tell", () => {
+test("one row an episode: what was sampled is trained, what the tool said is context, as the rules tell", async () => {
   const ends = new Set<string>();
   for (const step of [1, 2, 3, 4]) {
-    for (const { rollout, task } of rolloutsOf(step)) {
+    for (const { rollout, task } of await rolloutsOf(step)) {
       expect(rollout.segments).toHaveLength(1);
       const [segment] = rollout.segments as [Segment];
       const { tokens, turns } = segment;
@@ -103,11 +105,17 @@ test("one row an episode: what was sampled is trained, what the tool said is con
   expect([...ends]).toEqual(expect.arrayContaining(["env_done after 2", "env_done after 3", `max_turns after 3`]));
 });
 
-test("metrics count tokens and turns over whole episodes", () => {
-  const steps = [...readEvents(join(directory, "events.ndjson"))].filter((event) => event.type === "step");
+test("metrics count tokens and turns over whole episodes", async () => {
+  const events = [...readEvents(join(directory, "events.ndjson"))];
+  const steps = events.filter((event) => event.type === "step");
+  const funnels = events.filter((event) => event.type === "funnel");
   expect(steps.map(({ step }) => step)).toEqual([1, 2, 3, 4]);
+  // invariant 1: what the trainer counted is what the trajectories say.
+  expect(funnels.map(({ trained, rows }) => [trained, rows])).toEqual(
+    steps.map(({ metrics }) => [metrics.tokens_trained, metrics.rows]),
+  );
   for (const { step, metrics } of steps) {
-    const rollouts = rolloutsOf(step).map(({ rollout }) => rollout);
+    const rollouts = (await rolloutsOf(step)).map(({ rollout }) => rollout);
     const mean = (value: (rollout: Rollout) => number) =>
       rollouts.reduce((sum, rollout) => sum + value(rollout), 0) / rollouts.length;
     const tokens = ({ segments }: Rollout) => segments[0]!.turns.reduce((sum, { start, end }) => sum + end - start, 0);
@@ -120,11 +128,11 @@ test("metrics count tokens and turns over whole episodes", () => {
   expect(steps[0]!.metrics.staleness_max).toBe(0);
 });
 
-test("an episode is shown as text, tool and all", () => {
+test("an episode is shown as text, tool and all", async () => {
   const shown = [...readEvents(join(directory, "events.ndjson"))].filter((event) => event.type === "sample");
   expect(shown.map(({ step }) => step)).toEqual([1, 2, 4]);
   for (const { prompt, reply, step, reward } of shown) {
-    const [{ rollout, task }] = rolloutsOf(step) as [{ rollout: Rollout; task: Task }];
+    const [{ rollout, task }] = (await rolloutsOf(step)) as [{ rollout: Rollout; task: Task }];
     const [{ tokens, turns }] = rollout.segments as [Segment];
     expect(prompt).toBe(`<bos><user>${task.prompt}<end><asst>`);
     expect(reply).toBe(said(tokens, turns[0]!.start, tokens.length));

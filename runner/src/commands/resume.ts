@@ -2,10 +2,12 @@ import { ExitCode, usageError } from "../errors.ts";
 import { findCheckpoint } from "../loop/checkpoint.ts";
 import { conduct } from "../loop/conduct.ts";
 import { hasExport } from "../loop/export.ts";
+import { checkFits } from "../loop/fits.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { checkSameData, trainRun } from "../loop/train-run.ts";
+import { trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
+import { findRun } from "../telemetry/find-run.ts";
 import { foldRun, type RunState } from "../telemetry/fold.ts";
 import { EventLog, readEvents } from "../telemetry/log.ts";
 import type { VerbOptions } from "./options.ts";
@@ -13,15 +15,15 @@ import { nextCommands } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
-export async function resumeCommand(path: string, { json, flags }: VerbOptions): Promise<number> {
-  const directory = RunDirectory.open(path);
+export async function resumeCommand(name: string, { json, flags }: VerbOptions): Promise<number> {
+  const directory = RunDirectory.open(findRun(name));
   try {
     const run = foldRun(readEvents(directory.events));
     refuseSft(directory, run);
     const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb: "run", mode: "launch" });
     await requireAddon();
     const warnings: string[] = [];
-    const checkpoint = findCheckpoint(directory.checkpoints, (message) => warnings.push(message));
+    const checkpoint = await findCheckpoint(directory.checkpoints, (message) => warnings.push(message));
     const fromStep = checkpoint?.state.step ?? 0;
     const totalSteps = arithmetic.steps;
     const isWhole = run.state === "completed" && hasExport(directory.export);
@@ -30,10 +32,10 @@ export async function resumeCommand(path: string, { json, flags }: VerbOptions):
       console.log(json ? JSON.stringify({ nothing: line, step: fromStep, totalSteps }) : line);
       return ExitCode.nothing;
     }
-    if (checkpoint) await checkSameData(recipe, checkpoint.state);
+    if (checkpoint) await checkFits(recipe, checkpoint);
     const log = new EventLog(directory.events);
     const next = nextCommands(directory, displayPath(directory.recipe));
-    return await conduct({ directory, log, json, next }, (interrupted) => {
+    return await conduct({ recipe, directory, log, json, next }, (interrupted) => {
       log.emit({ type: "resumed", fromStep, totalSteps });
       for (const message of warnings) log.emit({ type: "warning", message });
       return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint });

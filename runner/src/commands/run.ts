@@ -2,7 +2,7 @@ import { replaceFile } from "../files.ts";
 import { conduct } from "../loop/conduct.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
 import { trainRun } from "../loop/train-run.ts";
-import { checkRecipe } from "../recipe/check.ts";
+import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { resolvedYaml, type Verb } from "../recipe/index.ts";
 import { eventVersion } from "../telemetry/events.ts";
@@ -13,8 +13,12 @@ import { requireAddon } from "./setup.ts";
 
 /** Checks the recipe and opens the run's directory and log. */
 export async function openRun(path: string, verb: Verb, { flags }: VerbOptions) {
-  const { recipe, provenance, arithmetic, problems } = await checkRecipe(path, { flags, verb, mode: "launch" });
+  const checked = await checkRecipe(path, { flags, verb, mode: "launch" });
   await requireAddon();
+  return createRun(path, verb, checked);
+}
+
+export function createRun(path: string, verb: Verb, { recipe, provenance, arithmetic, problems }: CheckedRecipe) {
   const directory = RunDirectory.create(recipe.run.dir, recipe.run.name);
   replaceFile(directory.recipe, resolvedYaml(recipe, provenance));
   const log = new EventLog(directory.events);
@@ -38,7 +42,7 @@ export async function openRun(path: string, verb: Verb, { flags }: VerbOptions) 
 export async function runCommand(path: string, options: VerbOptions): Promise<number> {
   const { recipe, arithmetic, directory, log, begin } = await openRun(path, "run", options);
   const next = nextCommands(directory, path);
-  return conduct({ directory, log, json: options.json, next }, (interrupted) => {
+  return conduct({ recipe, directory, log, json: options.json, next }, (interrupted) => {
     begin();
     return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint: null });
   });

@@ -1,3 +1,4 @@
+import { deferred } from "../deferred.ts";
 import type { EngineOptions } from "../engines/embedded/engine.ts";
 import { endWithParent } from "../launchers/child.ts";
 import { requireAddon } from "./setup.ts";
@@ -25,10 +26,8 @@ export const serveDefaults: Omit<EngineOptions, "model"> = {
  * when the sampler fails.
  */
 export async function serveCommand(options: ServeOptions, version: string): Promise<void> {
-  let stop = () => {};
-  const stopped = new Promise<void>((resolve) => {
-    stop = resolve;
-  });
+  const { promise: stopped, resolve } = deferred();
+  const stop = () => resolve();
   const isChild = process.env.MOLT_CHILD !== undefined;
   process.on("SIGINT", isChild ? () => {} : stop);
   process.once("SIGTERM", stop);

@@ -11,7 +11,7 @@ export async function sftCommand(path: string, options: VerbOptions): Promise<nu
   const model = displayPath(recipe.ckpt.output_dir ?? directory.export);
   const next = ({ state }: RunSummary) =>
     state === "completed" ? [`npx molt-runner serve --model ${model}`] : [`npx molt-runner sft ${path}`];
-  return conduct({ directory, log, json: options.json, next }, (interrupted) => {
+  return conduct({ recipe, directory, log, json: options.json, next }, (interrupted) => {
     begin();
     return sftRun({ recipe, arithmetic, directory, log, interrupted });
   });

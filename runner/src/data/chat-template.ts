@@ -27,6 +27,8 @@ export class ChatTemplate {
   private readonly where: string;
   /** Whether arguments are shown as the text that they are, so that 1.0 stays 1.0. */
   private readonly takesArgumentText: boolean;
+  /** Whether a round looks the same wherever it stands, so that of a long conversation the end alone is rendered. */
+  readonly repeatsRounds: boolean;
 
   /** `where` names the file in errors; `variables` are the special tokens' texts (`bos_token`, …). */
   constructor(source: string, where: string, variables: Record<string, string>) {
@@ -34,6 +36,7 @@ export class ChatTemplate {
     this.variables = variables;
     this.template = parseTemplate(source, where);
     this.takesArgumentText = this.probeArguments();
+    this.repeatsRounds = this.probeRounds();
   }
 
   render(messages: Message[], { tools, addGenerationPrompt = false }: RenderOptions = {}): string {
@@ -51,6 +54,22 @@ export class ChatTemplate {
   private renderRaw(messages: Message[], tools: ToolSchema[] | undefined, addGenerationPrompt: boolean): string {
     const generation = { add_generation_prompt: addGenerationPrompt };
     return this.template.render({ ...this.variables, messages, tools: tools ?? null, ...generation });
+  }
+
+  private probeRounds(): boolean {
+    const round: Message[] = [
+      { role: "user", content: "a" },
+      { role: "assistant", content: "b" },
+    ];
+    try {
+      const [first = "", ...longer] = Array.from({ length: 12 }, (_, rounds) => {
+        return this.renderRaw([...Array(rounds).fill(round).flat(), round[0]!], undefined, true);
+      });
+      const added = longer[0]!.slice(first.length);
+      return longer.every((text, at) => text === first + added.repeat(at + 1));
+    } catch {
+      return false; // It wants more than these.
+    }
   }
 
   private probeArguments(): boolean {
@@ -96,10 +115,6 @@ interface Node {
 
 function* findUnsupported(node: unknown): Generator<string> {
   if (typeof node !== "object" || node === null) return;
-  if (node instanceof Map) {
-    for (const [key, value] of node) yield* [...findUnsupported(key), ...findUnsupported(value)];
-    return;
-  }
   const { type, filter, callee, args } = node as Node;
   if (type === "FilterExpression") {
     const name = String(filter?.callee?.value ?? filter?.value);
@@ -113,19 +128,15 @@ function* findUnsupported(node: unknown): Generator<string> {
     const code = dateCodes.exec(String(args?.[0]?.value))?.[0];
     if (code) yield `${code} in strftime_now`;
   }
-  for (const child of Object.values(node)) yield* findUnsupported(child);
+  for (const child of node instanceof Map ? [...node].flat() : Object.values(node)) yield* findUnsupported(child);
 }
 
 /** For templates that walk through arguments. */
 function withParsedArguments(message: Message): Message {
-  if (!message.tool_calls) return message;
-  return {
-    ...message,
-    tool_calls: message.tool_calls.map((call) => ({
-      ...call,
-      function: { ...call.function, arguments: parseArguments(call.function.arguments) },
-    })),
-  };
+  const calls = message.tool_calls?.map((call) => {
+    return { ...call, function: { ...call.function, arguments: parseArguments(call.function.arguments) } };
+  });
+  return calls ? { ...message, tool_calls: calls } : message;
 }
 
 function parseArguments(input: string | Record<string, unknown>): string | Record<string, unknown> {

@@ -1,12 +1,6 @@
 import { type CsvError, parse } from "csv-parse/sync";
-import type { FileContent, FileRow } from "./dataset-files.ts";
-import { decodeUtf8, Utf8Error } from "./utf8.ts";
-
-interface Record {
-  cells: string[];
-  /** On which it begins, from 1: quoted cells may hold line ends. */
-  line: number;
-}
+import type { FileContent } from "./dataset-files.ts";
+import { decodeUtf8, TextError } from "./utf8.ts";
 
 const quoteProblems: { [code: string]: string } = {
   CSV_QUOTE_NOT_CLOSED: "a quoted cell of this row is never closed",
@@ -16,53 +10,32 @@ const quoteProblems: { [code: string]: string } = {
 
 /** RFC 4180 with a header; every cell is a text, blank lines are skipped. */
 export function readCsv(bytes: Buffer): FileContent {
-  const { records, problem } = splitRecords(bytes);
-  const [header, ...body] = records;
-  const problems = problem ? [problem] : [];
-  if (!header) return { rows: [], problems };
-  const twice = header.cells.find((name, index) => header.cells.indexOf(name) !== index);
-  if (twice !== undefined) {
-    const message = `the header names the column ${JSON.stringify(twice)} twice`;
-    return { rows: [], problems: [{ line: header.line, number: 0, message }] };
-  }
-  const rows: FileRow[] = [];
-  for (const [index, { cells, line }] of body.entries()) {
-    const number = index + 1;
-    if (cells.length === header.cells.length) {
-      const value = Object.fromEntries(header.cells.map((name, column) => [name, cells[column]]));
-      rows.push({ number, line, value });
-    } else {
-      const message = `not a row: it has ${count(cells.length)}, the header ${count(header.cells.length)}`;
-      problems.push({ number, line, message });
-    }
+  const { rows, problems }: FileContent = { rows: [], problems: [] };
+  const lineAt = lineCounter(bytes);
+  let header: string[] | null = null;
+  let [number, end] = [0, 0];
+  const addRecord = (cells: string[], info: { bytes: number }) => {
+    // On which it begins: quoted cells may hold line ends.
+    const place = { number: number++, line: lineAt(end) };
+    end = info.bytes;
+    const names = header ?? cells;
+    const twice = header ? undefined : names.find((name, index) => names.indexOf(name) !== index);
+    const lengths = `not a row: it has ${count(cells.length)}, the header ${count(names.length)}`;
+    if (twice !== undefined) problems.push({ ...place, message: `the header names the column "${twice}" twice` });
+    else if (cells.length !== names.length) problems.push({ ...place, message: lengths });
+    else if (header) rows.push({ ...place, value: Object.fromEntries(names.map((name, at) => [name, cells[at]])) });
+    header = names;
+    return null;
+  };
+  const delimiters = { record_delimiter: ["\r\n", "\n"], relax_column_count: true, skip_empty_lines: true };
+  try {
+    parse(decodeUtf8(bytes), { ...delimiters, on_record: addRecord });
+  } catch (error) {
+    const { code, message } = error as CsvError;
+    const line = error instanceof TextError ? error.line : lineAt(end);
+    problems.push({ number, line, message: `not a row: ${quoteProblems[code] ?? message}` });
   }
   return { rows, problems };
-}
-
-function splitRecords(bytes: Buffer): { records: Record[]; problem?: FileContent["problems"][number] } {
-  const records: Record[] = [];
-  const lineAt = lineCounter(bytes);
-  let end = 0;
-  try {
-    parse(decodeUtf8(bytes), {
-      record_delimiter: ["\r\n", "\n"],
-      relax_column_count: true,
-      skip_empty_lines: true,
-      on_record: (cells: string[], info) => {
-        records.push({ cells, line: lineAt(end) });
-        end = info.bytes;
-        return null;
-      },
-    });
-    return { records };
-  } catch (error) {
-    if (error instanceof Utf8Error) {
-      return { records: [], problem: { line: error.line, number: 0, message: `not a row: ${error.message}` } };
-    }
-    const { code, message } = error as CsvError;
-    const what = quoteProblems[code] ?? message;
-    return { records, problem: { line: lineAt(end), number: records.length, message: `not a row: ${what}` } };
-  }
 }
 
 /**

@@ -1,47 +1,51 @@
 import { messageOf } from "../errors.ts";
-import type { FileContent, FileRow, RowProblem } from "./dataset-files.ts";
-import { JsonError, parseJson, parseJsonArray } from "./json.ts";
-import { decodeUtf8, Utf8Error } from "./utf8.ts";
+import type { FileContent } from "./dataset-files.ts";
+import { parseJson, parseNodes, toValue } from "./json.ts";
+import { decodeUtf8, TextError } from "./utf8.ts";
 
 /** A JSON object a line. Lines end at `\n` alone: U+2028 and the like stay in their strings. Blank ones are skipped. */
 export function readJsonLines(bytes: Buffer): FileContent {
-  const rows: FileRow[] = [];
-  const problems: RowProblem[] = [];
-  let line = 0;
-  for (let start = 0; start < bytes.length; ) {
+  const content: FileContent = { rows: [], problems: [] };
+  for (let start = 0, line = 1; start < bytes.length; line++) {
     const newline = bytes.indexOf(0x0a, start);
     const end = newline < 0 ? bytes.length : newline;
-    line++;
-    try {
-      const text = decodeUtf8(bytes.subarray(start, end));
-      if (text.trim() !== "") rows.push({ line, number: line, value: parseJson(text) });
-    } catch (error) {
-      problems.push({ line, number: line, message: `not a row: ${messageOf(error)}` });
-    }
+    const stored = bytes.subarray(start, end);
+    add(content, line, line, () => {
+      const text = decodeUtf8(stored);
+      return text.trim() === "" ? undefined : parseJson(text);
+    });
     start = end + 1;
   }
-  return { rows, problems };
+  return content;
 }
 
+/** One list of objects. */
 export function readJsonList(bytes: Buffer): FileContent {
-  let text = "";
+  const content: FileContent = { rows: [], problems: [] };
   try {
-    text = decodeUtf8(bytes);
+    const text = decodeUtf8(bytes);
+    const list = parseNodes(text);
+    if (list.type !== "array") throw new TextError("expected a list", 1);
     let [line, counted] = [1, 0];
-    const rows = parseJsonArray(text).map(({ value, offset }, index) => {
-      line += text.slice(counted, offset).split("\n").length - 1;
-      counted = offset;
-      return { line, number: index + 1, value };
-    });
-    return { rows, problems: [] };
+    for (const [index, node] of list.children!.entries()) {
+      line += text.slice(counted, node.offset).split("\n").length - 1;
+      counted = node.offset;
+      add(content, index + 1, line, () => toValue(node, text));
+    }
   } catch (error) {
-    const message = `not a row: ${messageOf(error)} (a .json file is one list of objects)`;
-    return { rows: [], problems: [{ line: lineOf(error, text), number: 1, message }] };
+    if (!(error instanceof TextError)) throw error;
+    const message = `not a row: ${error.message} (a .json file is one list of objects)`;
+    content.problems.push({ line: error.line, number: 1, message });
   }
+  return content;
 }
 
-function lineOf(error: unknown, text: string): number {
-  if (error instanceof JsonError) return text.slice(0, error.offset).split("\n").length;
-  if (error instanceof Utf8Error) return error.line;
-  throw error;
+/** Nothing where `read` gives undefined. */
+function add({ rows, problems }: FileContent, number: number, line: number, read: () => unknown): void {
+  try {
+    const value = read();
+    if (value !== undefined) rows.push({ number, line, value });
+  } catch (error) {
+    problems.push({ number, line, message: `not a row: ${messageOf(error)}` });
+  }
 }

@@ -1,4 +1,3 @@
-import { isUtf8 } from "node:buffer";
 import { brotliDecompressSync, gunzipSync } from "node:zlib";
 import { decompress as decompressZstd } from "fzstd";
 import { type FileMetaData, parquetMetadata, parquetRead, parquetSchema } from "hyparquet";
@@ -6,6 +5,7 @@ import { messageOf } from "../errors.ts";
 import type { FileContent, FileRow, RowProblem } from "./dataset-files.ts";
 import { parseJson } from "./json.ts";
 import { checkCounts } from "./parquet-counts.ts";
+import { decodeUtf8 } from "./utf8.ts";
 
 /** Snappy comes with hyparquet. */
 const compressors = {
@@ -15,25 +15,18 @@ const compressors = {
 };
 const codecs = ["UNCOMPRESSED", "SNAPPY", ...Object.keys(compressors)];
 
-/** Stands for an unreadable value until its row is known. */
-class Unreadable {
-  readonly why: string;
-  constructor(why: string) {
-    this.why = why;
+/** An error stands for its value until its row is known. */
+function attempt(read: () => unknown): unknown {
+  try {
+    return read();
+  } catch (error) {
+    return new Error(messageOf(error));
   }
 }
 
 const parsers = {
-  stringFromBytes: (bytes: Uint8Array) =>
-    isUtf8(bytes) ? Buffer.from(bytes).toString("utf8") : new Unreadable("its bytes are not UTF-8"),
-  jsonFromBytes: (bytes: Uint8Array) => {
-    const text = parsers.stringFromBytes(bytes);
-    try {
-      return text instanceof Unreadable ? text : parseJson(text);
-    } catch (error) {
-      return new Unreadable(messageOf(error));
-    }
-  },
+  stringFromBytes: (bytes: Uint8Array) => attempt(() => decodeUtf8(Buffer.from(bytes))),
+  jsonFromBytes: (bytes: Uint8Array) => attempt(() => parseJson(decodeUtf8(Buffer.from(bytes)))),
 };
 
 /** Values as JSON has them: structs are objects, dates and timestamps ISO 8601 texts. */
@@ -103,7 +96,7 @@ function toJson(value: unknown): unknown {
   if (typeof value === "number" && !Number.isFinite(value)) throw new Error(`${value} is not JSON`);
   if (typeof value === "bigint") return toNumber(value);
   if (typeof value !== "object") return value;
-  if (value instanceof Unreadable) throw new Error(value.why);
+  if (value instanceof Error) throw value;
   if (value instanceof Date) return value.toISOString();
   if (value instanceof Uint8Array) throw new Error("bytes are not JSON; write them as a string");
   if (Array.isArray(value)) return value.map(toJson);

@@ -1,5 +1,5 @@
-import type { Message, Row, ToolCall } from "../agents/types.ts";
-import { isObject } from "./config-json.ts";
+import type { Message, Row } from "../agents/types.ts";
+import { type Config, isObject } from "./config-json.ts";
 
 export interface Columns {
   /** Holds the prompt: a string, or a list of messages. */
@@ -27,7 +27,7 @@ export function toRow(value: unknown, id: string, { inputKey, labelKey, outputKe
   return { id, messages, label, fields: value };
 }
 
-function readColumn(row: Record<string, unknown>, key: string, option: string): unknown {
+function readColumn(row: Config, key: string, option: string): unknown {
   if (!Object.hasOwn(row, key)) {
     const keys = Object.keys(row).join(", ") || "none";
     throw new Error(`no column ${JSON.stringify(key)}, which ${option} names; columns here: ${keys}`);
@@ -49,7 +49,8 @@ function toMessages(input: unknown, what: string): Message[] {
 function toMessage(message: unknown, what: string): Message {
   if (!isObject(message))
     throw new Error(`${what} must be an object with role and content, it is ${nameType(message)}`);
-  const fields = withoutNulls(message);
+  // Tables and typed clients write null for an absent field; templates ask whether it is there.
+  const fields: Config = Object.fromEntries(Object.entries(message).filter(([, value]) => value !== null));
   const { role, content = null, tool_calls: toolCalls } = fields;
   if (typeof role !== "string" || !roles.includes(role)) {
     throw new Error(`${what}: unknown role ${JSON.stringify(role)}; roles are ${roles.join(", ")}`);
@@ -64,22 +65,15 @@ function toMessage(message: unknown, what: string): Message {
   return { ...fields, content } as unknown as Message;
 }
 
-/** Tables and typed clients write null for an absent field; templates ask whether it is there. */
-function withoutNulls(message: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(message).filter(([, value]) => value !== null));
-}
-
-function isToolCall(value: unknown): value is ToolCall {
+function isToolCall(value: unknown): boolean {
   if (!isObject(value) || !isObject(value.function)) return false;
   const { name, arguments: input } = value.function;
   return typeof name === "string" && (typeof input === "string" || isObject(input));
 }
 
+const types = { string: "a text", number: "a number", boolean: "true or false", object: "an object" };
+
 function nameType(value: unknown): string {
   if (value === null) return "null";
-  if (Array.isArray(value)) return "a list";
-  return (
-    { string: "a text", number: "a number", boolean: "true or false", object: "an object" }[typeof value as string] ??
-    typeof value
-  );
+  return Array.isArray(value) ? "a list" : types[typeof value as keyof typeof types];
 }

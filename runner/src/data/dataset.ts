@@ -31,21 +31,12 @@ const shownProblems = 10;
 export async function readDataset(paths: string | string[], options: DatasetOptions): Promise<Dataset> {
   const files = [paths].flat();
   const names = namesOf(files);
-  const errors: RunnerError[] = [];
-  const rows: Row[] = [];
-  const sizes: number[] = [];
-  for (const [index, path] of files.entries()) {
-    try {
-      const read = await readRows(path, names[index]!, options);
-      sizes.push(read.length);
-      for (const row of read) rows.push(row);
-    } catch (error) {
-      if (!(error instanceof RunnerError)) throw error;
-      errors.push(error);
-    }
-  }
+  const read = await Promise.allSettled(files.map((path, index) => readRows(path, names[index]!, options)));
+  const errors = read.flatMap((one) => (one.status === "rejected" ? [one.reason] : []));
   if (errors.length > 0) throw together(errors);
-  const mixture = { sizes, weights: options.weights ?? null };
+  const parts = read.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []));
+  const mixture = { sizes: parts.map(({ length }) => length), weights: options.weights ?? null };
+  const rows = parts.flat();
   return { rows, mixture, fingerprint: fingerprintOf(rows, mixture) };
 }
 
@@ -92,9 +83,10 @@ function unusable(path: string, problems: RowProblem[]): RunnerError {
   return usageError(`${problems.length} rows cannot be used:${indented(lines, shownProblems)}`, { position });
 }
 
-function together(errors: RunnerError[]): RunnerError {
-  const [first, ...others] = errors as [RunnerError, ...RunnerError[]];
-  if (others.length === 0) return first;
+/** One error with all that the user can mend. */
+function together(errors: unknown[]): unknown {
+  const [first, ...others] = errors.filter((error) => error instanceof RunnerError);
+  if (!first || others.length === 0) return errors[0];
   const fix = first.fix ? `\n  fix: ${first.fix}` : "";
   const lines = others.map((error) => `\n${error.format()}`).join("");
   return usageError(`${first.message}${fix}${lines}`, { position: first.position });

@@ -41,64 +41,53 @@ const families: Record<string, Family> = {
 /** `file` is named in errors. Refuses what the native core would compute otherwise than the authors did. */
 export function readDecoder(configJson: Config, file: string): Decoder {
   const family = String(configJson.model_type);
-  const description = Object.hasOwn(families, family) ? families[family] : undefined;
-  if (!description) {
+  if (!Object.hasOwn(families, family)) {
     const supported = Object.keys(families).join(", ");
-    throw fileError(
-      file,
-      `model_type is ${JSON.stringify(configJson.model_type)}; supported: ${supported}`,
-      "take a model of a supported family",
-    );
+    const what = `model_type is ${JSON.stringify(configJson.model_type)}; supported: ${supported}`;
+    throw fileError(file, what, "take a model of a supported family");
   }
+  const { qkNorm, biases, headDim: ownHeadDim, slidingWindows } = families[family]!;
   const act = configJson.hidden_act ?? "silu";
   if (act !== "silu") unsupported(`hidden_act is ${JSON.stringify(act)}`, "only silu", file);
   const count = (key: string, otherwise?: number) =>
     positive({ ...configJson, [key]: configJson[key] ?? otherwise }, key, file, Number.isInteger);
-  const hiddenSize = count("hidden_size");
+  const [hiddenSize, numLayers] = [count("hidden_size"), count("num_hidden_layers")];
   const numHeads = count("num_attention_heads");
-  const numLayers = count("num_hidden_layers");
-  const headDim = count("head_dim", description.headDim ?? Math.floor(hiddenSize / numHeads));
+  const numKvHeads = count("num_key_value_heads", numHeads);
+  const headDim = count("head_dim", ownHeadDim ?? Math.floor(hiddenSize / numHeads));
+  if (numHeads % numKvHeads !== 0 || headDim % 2 !== 0) {
+    const found = `num_attention_heads ${numHeads}, num_key_value_heads ${numKvHeads}, head_dim ${headDim}`;
+    const fix = "make the query heads a multiple of the key/value heads, and head_dim even";
+    throw fileError(file, `heads do not fit: ${found}`, fix);
+  }
   const config: DecoderConfig = {
     vocabSize: count("vocab_size"),
     hiddenSize,
     intermediateSize: count("intermediate_size"),
     numLayers,
     numHeads,
-    numKvHeads: count("num_key_value_heads", numHeads),
+    numKvHeads,
     headDim,
     ...readRope(configJson, headDim, file),
-    windows: description.slidingWindows ? readWindows(configJson, numLayers, file) : Array(numLayers).fill(0),
+    windows: slidingWindows ? readWindows(configJson, numLayers, file) : Array(numLayers).fill(0),
     rmsNormEps: positive({ rms_norm_eps: 1e-6, ...configJson }, "rms_norm_eps", file),
     tieWordEmbeddings: configJson.tie_word_embeddings === true,
-    qkNorm: description.qkNorm,
+    qkNorm,
   };
-  if (config.numHeads % config.numKvHeads !== 0 || config.headDim % 2 !== 0) {
-    const { numHeads, numKvHeads, headDim } = config;
-    const found = `num_attention_heads ${numHeads}, num_key_value_heads ${numKvHeads}, head_dim ${headDim}`;
-    throw fileError(
-      file,
-      `heads do not fit: ${found}`,
-      "make the query heads a multiple of the key/value heads, and head_dim even",
-    );
-  }
-  return { family, config, units: describeUnits(config, description.biases(configJson)) };
+  return { family, config, units: describeUnits(config, biases(configJson)) };
 }
 
 /** Of each layer, 0 for full attention. Where no layers are named, the last have it. */
 function readWindows(config: Config, numLayers: number, file: string): number[] {
-  const last = typeof config.max_window_layers === "number" ? config.max_window_layers : 28;
-  const byPlace = Array.from({ length: numLayers }, (_, i) =>
-    config.use_sliding_window === true && config.sliding_window !== null && i >= last
-      ? "sliding_attention"
-      : "full_attention",
-  );
-  const kinds: unknown[] = Array.isArray(config.layer_types) ? config.layer_types : byPlace;
+  const { use_sliding_window: uses, sliding_window: size, max_window_layers: last = 28, layer_types: named } = config;
+  const hasWindow = (layer: number) => uses === true && size !== null && layer >= Number(last);
+  const byPlace = (_: unknown, layer: number) => (hasWindow(layer) ? "sliding_attention" : "full_attention");
+  const kinds: unknown[] = Array.isArray(named) ? named : Array.from({ length: numLayers }, byPlace);
   if (kinds.length !== numLayers) throw fileError(file, `layer_types names ${kinds.length} layers of ${numLayers}`);
   const other = kinds.find((kind) => kind !== "sliding_attention" && kind !== "full_attention");
   if (other !== undefined) unsupported(`a layer is of type ${JSON.stringify(other)}`, "only full or sliding", file);
   if (!kinds.includes("sliding_attention")) return Array(numLayers).fill(0);
-  if (config.use_sliding_window !== true)
-    throw fileError(file, "layer_types names sliding_attention, but use_sliding_window is not true");
+  if (uses !== true) throw fileError(file, "layer_types names sliding_attention, but use_sliding_window is not true");
   const window = positive({ sliding_window: 4096, ...config }, "sliding_window", file, Number.isInteger);
   return kinds.map((kind) => (kind === "sliding_attention" ? window : 0));
 }
@@ -119,34 +108,29 @@ function describeUnits(config: DecoderConfig, biases: string[]): UnitDescription
 }
 
 function describeLayer(config: DecoderConfig, biases: string[], index: number): UnitDescription {
-  const parameters = layerModules(config).flatMap(([role, module, shape]): ParameterDescription[] => {
-    if (!config.qkNorm && (role === "q_norm" || role === "k_norm")) return [];
-    const name = `model.layers.${index}.${module}`;
-    if (shape.length === 1) return [describe(role, `${name}.weight`, shape)];
-    // What adds to the residual stream starts smaller, so that its variance does not grow with depth.
-    const residual = role === "o" || role === "down" ? 1 / Math.sqrt(2 * config.numLayers) : 1;
-    const weight = describe(role, `${name}.weight`, shape, residual / Math.sqrt(shape[1]!));
-    return biases.includes(role) ? [weight, describe(`${role}_bias`, `${name}.bias`, [shape[0]!], 0)] : [weight];
-  });
-  return { kind: "layer", parameters };
-}
-
-/** Module below `model.layers.N.`; in the unit's order. */
-function layerModules(config: DecoderConfig): [role: string, module: string, shape: number[]][] {
-  const { hiddenSize: H, intermediateSize: F, headDim: D, numHeads, numKvHeads } = config;
-  return [
-    ["input_norm", "input_layernorm", [H]],
-    ["q", "self_attn.q_proj", [numHeads * D, H]],
-    ["k", "self_attn.k_proj", [numKvHeads * D, H]],
-    ["v", "self_attn.v_proj", [numKvHeads * D, H]],
-    ["q_norm", "self_attn.q_norm", [D]],
-    ["k_norm", "self_attn.k_norm", [D]],
-    ["o", "self_attn.o_proj", [H, numHeads * D]],
-    ["post_norm", "post_attention_layernorm", [H]],
-    ["gate", "mlp.gate_proj", [F, H]],
-    ["up", "mlp.up_proj", [F, H]],
-    ["down", "mlp.down_proj", [H, F]],
+  const { hiddenSize: H, intermediateSize: F, headDim: D, numHeads, numKvHeads, numLayers, qkNorm } = config;
+  // What adds to the residual stream starts smaller, so that its variance does not grow with depth.
+  const residual = 1 / Math.sqrt(2 * numLayers);
+  const layer = `model.layers.${index}`;
+  const norm = (role: string, module: string, size: number) => describe(role, `${layer}.${module}.weight`, [size]);
+  const matrix = (role: string, module: string, outputs: number, inputs: number, scale = 1) => {
+    const weight = describe(role, `${layer}.${module}.weight`, [outputs, inputs], scale / Math.sqrt(inputs));
+    const bias = describe(`${role}_bias`, `${layer}.${module}.bias`, [outputs], 0);
+    return biases.includes(role) ? [weight, bias] : [weight];
+  };
+  const parameters = [
+    norm("input_norm", "input_layernorm", H),
+    matrix("q", "self_attn.q_proj", numHeads * D, H),
+    matrix("k", "self_attn.k_proj", numKvHeads * D, H),
+    matrix("v", "self_attn.v_proj", numKvHeads * D, H),
+    qkNorm ? [norm("q_norm", "self_attn.q_norm", D), norm("k_norm", "self_attn.k_norm", D)] : [],
+    matrix("o", "self_attn.o_proj", H, numHeads * D, residual),
+    norm("post_norm", "post_attention_layernorm", H),
+    matrix("gate", "mlp.gate_proj", F, H),
+    matrix("up", "mlp.up_proj", F, H),
+    matrix("down", "mlp.down_proj", H, F, residual),
   ];
+  return { kind: "layer", parameters: parameters.flat() };
 }
 
 /** Normal with deviation `std`, or ones. Only matrices decay. */

@@ -1,185 +1,84 @@
-/** `offset` is in UTF-16 units. */
-export class JsonError extends Error {
-  readonly offset: number;
-  constructor(message: string, offset: number) {
-    super(message);
-    this.offset = offset;
-  }
-}
-
-const numberPattern = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: JSON forbids them raw inside a string.
-const plainText = /[^"\\\u0000-\u001f]*/y;
-const escapePattern = /\\(?:u[\da-fA-F]{4}|["\\/bfnrt])/y;
-const words = Object.entries({ true: true, false: false, null: null });
+import { type Node, type ParseError, parseTree, printParseErrorCode } from "jsonc-parser";
+import { TextError } from "./utf8.ts";
 
 /**
  * `JSON.parse` that loses nothing: repeated keys, lone surrogates, NaN and numbers beyond JavaScript are errors. A tool
  * call's `arguments` with a number whose text would change (1.0, 1e-07) come back as JSON text, which templates take.
  */
 export function parseJson(text: string): unknown {
-  return readWhole(new JsonReader(text), (reader) => reader.readValue());
+  return toValue(parseNodes(text), text);
 }
 
 /** As `parseJson`, but `arguments` (Llama: `parameters`) come back as text, with any number. */
 export function parseCalls(text: string): unknown {
-  return readWhole(new JsonReader(text, true), (reader) => reader.readValue());
+  return toValue(parseNodes(text), text, true);
 }
 
-export function parseJsonArray(text: string): { value: unknown; offset: number }[] {
-  return readWhole(new JsonReader(text), (reader) => reader.readItems());
+/** Throws a `TextError` for what is not JSON. */
+export function parseNodes(text: string): Node {
+  const errors: ParseError[] = [];
+  const root = parseTree(text, errors, { disallowComments: true });
+  const [first] = errors;
+  if (!first) return root!;
+  const line = text.slice(0, first.offset).split("\n").length;
+  const rest = text.slice(first.offset);
+  if (rest.trim() === "") throw new TextError("the JSON is cut off", line);
+  const what = printParseErrorCode(first.error)
+    .replace(/\B[A-Z]/g, " $&")
+    .toLowerCase();
+  if (what === "invalid symbol") throw new TextError(`${/^[\w+-]+|^./su.exec(rest)![0]} is not JSON`, line);
+  throw new TextError(`${what}: ${JSON.stringify(rest.slice(0, Math.min(first.length, 40)))}`, line);
 }
 
-function readWhole<T>(reader: JsonReader, read: (reader: JsonReader) => T): T {
-  const value = read(reader);
-  reader.expectEnd();
+/** The value of a node of `text`, as of `parseJson`; with `keepsArguments`, of `parseCalls`. */
+export function toValue(node: Node, text: string, keepsArguments = false): unknown {
+  const { type, value, children = [] } = node;
+  const source = sourceOf(node, text);
+  if (type === "object") return toObject(node, text, keepsArguments);
+  if (type === "array") return children.map((item) => toValue(item, text, keepsArguments));
+  if (type === "string" && !value.isWellFormed()) throw new Error("a lone surrogate in a string");
+  if (type === "number" && !keepsArguments && !fitsDouble(source)) {
+    throw new Error(`the number ${source} does not fit a double; write it as a string`);
+  }
   return value;
 }
 
-class JsonReader {
-  private readonly text: string;
-  private readonly keepsArguments: boolean;
-  private at = 0;
-  /** Numbers whose text JavaScript would change. */
-  private reworded = 0;
-
-  constructor(text: string, keepsArguments = false) {
-    this.text = text;
-    this.keepsArguments = keepsArguments;
+function toObject({ children, parent }: Node, text: string, keepsArguments: boolean): object {
+  const isCall = keepsArguments || (parent?.type === "property" && parent.children![0]!.value === "function");
+  const entries = new Map<unknown, unknown>();
+  for (const property of children!) {
+    const [key, item] = property.children as [Node, Node];
+    const name = toValue(key, text);
+    if (entries.has(name)) throw new Error(`the key ${JSON.stringify(name)} appears twice`);
+    let value = toValue(item, text, keepsArguments);
+    const source = sourceOf(item, text);
+    if (keepsArguments && (name === "arguments" || name === "parameters")) value = source;
+    else if (isCall && name === "arguments" && item.children && changesNumbers(source)) value = spaceAsPython(source);
+    entries.set(name, value);
   }
+  // fromEntries takes "__proto__" as data.
+  return Object.fromEntries(entries);
+}
 
-  readValue(parentKey?: string): unknown {
-    this.skipSpace();
-    const char = this.text[this.at];
-    if (char === "{") return this.readObject(parentKey);
-    if (char === "[") return this.readItems().map((item) => item.value);
-    if (char === '"') return this.readString();
-    for (const [word, value] of words) if (this.acceptWord(word)) return value;
-    return this.readNumber();
-  }
+function sourceOf({ offset, length }: Node, text: string): string {
+  return text.slice(offset, offset + length);
+}
 
-  readItems(): { value: unknown; offset: number }[] {
-    this.expect("[", "a list");
-    const items: { value: unknown; offset: number }[] = [];
-    if (this.accept("]")) return items;
-    do {
-      this.skipSpace();
-      const offset = this.at;
-      items.push({ value: this.readValue(), offset });
-    } while (this.accept(","));
-    this.expect("]", "',' or ']'");
-    return items;
-  }
+function fitsDouble(number: string): boolean {
+  const value = Number(number);
+  return Number.isFinite(value) && (!/^-?\d+$/.test(number) || BigInt(number) === BigInt(value));
+}
 
-  expectEnd(): void {
-    this.skipSpace();
-    if (this.at < this.text.length) throw new JsonError("text after the end of the value", this.at);
-  }
+const strings = /("(?:[^"\\]|\\.)*")/;
 
-  private readObject(parentKey?: string): Record<string, unknown> {
-    this.expect("{", "an object");
-    const entries = new Map<string, unknown>();
-    if (this.accept("}")) return {};
-    do {
-      this.skipSpace();
-      const keyAt = this.at;
-      const key = this.readString();
-      if (entries.has(key)) throw new JsonError(`the key ${JSON.stringify(key)} appears twice`, keyAt);
-      this.expect(":", "':'");
-      const isCall = this.keepsArguments || parentKey === "function";
-      const isArguments = isCall && (key === "arguments" || (this.keepsArguments && key === "parameters"));
-      entries.set(key, isArguments ? this.readArguments() : this.readValue(key));
-    } while (this.accept(","));
-    this.expect("}", "',' or '}'");
-    // fromEntries takes "__proto__" as data.
-    return Object.fromEntries(entries);
-  }
-
-  private readArguments(): unknown {
-    this.skipSpace();
-    const [start, before] = [this.at, this.reworded];
-    const value = this.readValue();
-    if (this.keepsArguments) return this.text.slice(start, this.at);
-    const lossy = this.reworded > before && typeof value === "object";
-    return lossy ? spaceAsPython(this.text.slice(start, this.at)) : value;
-  }
-
-  private readNumber(): number {
-    numberPattern.lastIndex = this.at;
-    const source = numberPattern.exec(this.text)?.[0];
-    if (source === undefined) {
-      if (this.at >= this.text.length) throw new JsonError("the JSON is cut off", this.at);
-      const word = /^[\w+-]+/.exec(this.text.slice(this.at, this.at + 20))?.[0] ?? this.text[this.at];
-      throw new JsonError(`${word} is not JSON`, this.at);
-    }
-    const value = Number(source);
-    const isInteger = /^-?\d+$/.test(source);
-    const fits = Number.isFinite(value) && (!isInteger || BigInt(source) === BigInt(value));
-    if (!fits && !this.keepsArguments) {
-      throw new JsonError(`the number ${source} does not fit a double; write it as a string`, this.at);
-    }
-    if (String(value) !== source) this.reworded++;
-    this.at += source.length;
-    return value;
-  }
-
-  private readString(): string {
-    const start = this.at;
-    this.expect('"', "a string");
-    let out = "";
-    for (;;) {
-      plainText.lastIndex = this.at;
-      out += plainText.exec(this.text)![0];
-      this.at = plainText.lastIndex;
-      const char = this.text[this.at];
-      if (char === undefined) throw new JsonError("the JSON is cut off inside a string", start);
-      if (char === '"') break;
-      if (char !== "\\") throw new JsonError(`a raw control character ${codeName(char)} in a string`, this.at);
-      out += this.readEscape();
-    }
-    this.at++;
-    if (!out.isWellFormed()) throw new JsonError("a lone surrogate in a string", start);
-    return out;
-  }
-
-  private readEscape(): string {
-    escapePattern.lastIndex = this.at;
-    const source = escapePattern.exec(this.text)?.[0];
-    if (source === undefined) {
-      const length = this.text[this.at + 1] === "u" ? 6 : 2;
-      throw new JsonError(`the escape ${this.text.slice(this.at, this.at + length)} is not JSON`, this.at);
-    }
-    this.at += source.length;
-    return JSON.parse(`"${source}"`);
-  }
-
-  private accept(char: string): boolean {
-    this.skipSpace();
-    return this.acceptWord(char);
-  }
-
-  private acceptWord(word: string): boolean {
-    if (!this.text.startsWith(word, this.at)) return false;
-    this.at += word.length;
-    return true;
-  }
-
-  private expect(char: string, what: string): void {
-    if (this.accept(char)) return;
-    if (this.at >= this.text.length) throw new JsonError("the JSON is cut off", this.at);
-    throw new JsonError(`expected ${what}, found ${JSON.stringify(this.text[this.at])}`, this.at);
-  }
-
-  private skipSpace(): void {
-    while (this.at < this.text.length && " \t\n\r".includes(this.text[this.at]!)) this.at++;
-  }
+/** Whether JavaScript would write one of the numbers otherwise. */
+function changesNumbers(json: string): boolean {
+  const outside = json.split(strings).filter((_, index) => index % 2 === 0);
+  return outside.some((part) => part.match(/[-\d][\d.eE+-]*/g)?.some((number) => String(Number(number)) !== number));
 }
 
 /** Spaced as Python's `json.dumps`, as templates' `tojson` would. */
 function spaceAsPython(json: string): string {
-  return json.replace(/("(?:[^"\\]|\\.)*")|\s+|([,:])/g, (_, string, mark) => string ?? (mark ? `${mark} ` : ""));
-}
-
-function codeName(char: string): string {
-  return `U+${char.charCodeAt(0).toString(16).padStart(4, "0").toUpperCase()}`;
+  const parts = json.split(strings);
+  return parts.map((part, i) => (i % 2 === 1 ? part : part.replace(/\s/g, "").replace(/[,:]/g, "$& "))).join("");
 }

@@ -17,6 +17,8 @@ export interface PromptQueueOptions {
   epochs: number;
   /** Once given back this often, a prompt is done. */
   maxAttempts: number;
+  /** What was out at a checkpoint runs again as itself, and so says the same. */
+  deterministic?: boolean;
   mixture?: Mixture;
 }
 
@@ -26,44 +28,39 @@ export interface Mixture {
   weights: number[] | null;
 }
 
-/** For a checkpoint; prompts by their place in their epoch's order. */
+/**
+ * For a checkpoint. Prompts by their place in the order, counted over all epochs: those before `begun` are consumed but
+ * for `attempts`.
+ */
 export interface PromptQueueState {
   length: number;
   seed: number;
-  /** The first that is not wholly consumed. */
-  epoch: number;
-  /** From `epoch` on, as `[start, end)`. */
-  consumed: { epoch: number; ranges: [number, number][] }[];
-  /** Begun and not consumed, with the attempt to hand out next. */
-  attempts: { epoch: number; place: number; attempt: number }[];
+  begun: number;
+  attempts: [place: number, next: number][];
 }
 
 /** Uniform: xoshiro128** (Blackman and Vigna, 2018) seeded through splitmix32, with rejection against bias. */
-export function makeRandomInteger(seed: number, stream: number): (bound: number) => number {
+function makeRandomInteger(seed: number, stream: number): (bound: number) => number {
   let mixed = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(Math.floor(seed / 2 ** 32) + 1, 0x85ebca6b) ^ stream) >>> 0;
-  const state = Uint32Array.from({ length: 4 }, () => {
+  const seeded = () => {
     mixed = (mixed + 0x9e3779b9) >>> 0;
     let z = Math.imul(mixed ^ (mixed >>> 16), 0x21f0aaad);
     z = Math.imul(z ^ (z >>> 15), 0x735a2d97);
     return z ^ (z >>> 15);
-  });
-  const rotate = (x: number, by: number) => (x << by) | (x >>> (32 - by));
-  const next = () => {
-    const [s0, s1, s2, s3] = state as unknown as [number, number, number, number];
-    const result = Math.imul(rotate(Math.imul(s1, 5), 7), 9) >>> 0;
-    state[2] = s2 ^ s0;
-    state[3] = s3 ^ s1;
-    state[1] = s1 ^ state[2]!;
-    state[0] = s0 ^ state[3]!;
-    state[2] = state[2]! ^ (s1 << 9);
-    state[3] = rotate(state[3]!, 11);
-    return result;
   };
+  let [s0, s1, s2, s3] = [seeded(), seeded(), seeded(), seeded()];
+  const rotate = (x: number, by: number) => (x << by) | (x >>> (32 - by));
   return (bound) => {
-    const limit = 2 ** 32 - (2 ** 32 % bound);
     for (;;) {
-      const value = next();
-      if (value < limit) return value % bound;
+      const value = Math.imul(rotate(Math.imul(s1, 5), 7), 9) >>> 0;
+      const shifted = s1 << 9;
+      s2 ^= s0;
+      s3 ^= s1;
+      s1 ^= s2;
+      s0 ^= s3;
+      s2 ^= shifted;
+      s3 = rotate(s3, 11);
+      if (value < 2 ** 32 - (2 ** 32 % bound)) return value % bound;
     }
   };
 }
@@ -74,14 +71,14 @@ export function makeRandomInteger(seed: number, stream: number): (bound: number)
  */
 export function epochOrder(length: number, seed: number, epoch: number, mixture?: Mixture): Int32Array {
   const randomInteger = makeRandomInteger(seed, epoch);
-  const sizes = mixture?.weights ? mixture.sizes : [length];
+  const { sizes, weights } = mixture?.weights ? mixture : { sizes: [length], weights: [1] };
   let first = 0;
   const files = sizes.map((size, file) => {
     const rest = shuffle(first, size, randomInteger);
     first += size;
-    return { rest, weight: mixture?.weights?.[file] ?? 1 };
+    return { rest, weight: weights![file]! };
   });
-  return files.length === 1 ? files[0]!.rest : interleave(files, length, randomInteger);
+  return files.length === 1 ? files[0]!.rest : interleave(files, length, () => randomInteger(2 ** 32) / 2 ** 32);
 }
 
 /** `first..first + length` by Fisher and Yates. */
@@ -94,174 +91,115 @@ function shuffle(first: number, length: number, randomInteger: (bound: number) =
   return order;
 }
 
-function interleave(
-  files: { rest: Int32Array; weight: number }[],
-  length: number,
-  randomInteger: (bound: number) => number,
-): Int32Array {
-  const order = new Int32Array(length);
-  for (let place = 0; place < length; place++) {
+function interleave(files: { rest: Int32Array; weight: number }[], length: number, draw: () => number): Int32Array {
+  return Int32Array.from({ length }, () => {
     const open = files.filter(({ rest }) => rest.length > 0);
-    const total = open.reduce((sum, { weight }) => sum + weight, 0);
-    let left = (randomInteger(2 ** 32) / 2 ** 32) * total;
+    let left = draw() * open.reduce((sum, { weight }) => sum + weight, 0);
     let drawn = 0;
     // Rounding may leave a crumb.
     while (left >= open[drawn]!.weight && drawn < open.length - 1) left -= open[drawn++]!.weight;
     const file = open[drawn]!;
-    order[place] = file.rest[0]!;
+    const [row] = file.rest;
     file.rest = file.rest.subarray(1);
-  }
-  return order;
-}
-
-/** `waiting`: given back, or to run again after a resume, as this attempt. */
-interface Place {
-  state: "out" | "waiting" | "consumed";
-  attempt: number;
-}
-
-/** Places are begun in order: the next fresh one is the number of those begun. */
-interface Epoch {
-  number: number;
-  order: Int32Array;
-  places: Map<number, Place>;
-  consumed: number;
+    return row!;
+  });
 }
 
 /** In order, those given back first; every prompt is consumed once an epoch. */
 export class PromptQueue {
   private readonly options: PromptQueueOptions;
-  /** Begun and not wholly consumed, oldest first. */
-  private readonly epochs = new Map<number, Epoch>();
-  private readonly waiting: { epoch: Epoch; place: number }[] = [];
-  private lastEpoch = -1;
+  /** The next fresh place. */
+  private begun = 0;
+  /** Handed out and not consumed, with their places. */
+  private readonly out = new Map<Prompt, number>();
+  /** Places to hand out again, as which attempt; in the order of their return. */
+  private readonly waiting = new Map<number, number>();
+  private readonly orders = new Map<number, Int32Array>();
 
   constructor(options: PromptQueueOptions) {
     this.options = options;
   }
 
   hasNext(): boolean {
-    return this.waiting.length > 0 || this.openEpoch() !== null;
+    return this.waiting.size > 0 || this.begun < this.length * this.options.epochs;
   }
 
   /** Null when nothing is left (what is out may still be given back). */
   next(): Prompt | null {
-    const again = this.waiting.shift();
-    if (again) return this.handOut(again.epoch, again.place, again.epoch.places.get(again.place)!.attempt);
-    const epoch = this.openEpoch();
-    return epoch && this.handOut(epoch, epoch.places.size, 0);
+    if (!this.hasNext()) return null;
+    const [[place, attempt] = [this.begun++, 0]] = this.waiting;
+    return this.handOut(place, attempt);
   }
 
   /** Trained, or dropped for good. */
   consume(prompt: Prompt): void {
-    const { epoch, place } = this.placeOut(prompt);
-    this.settle(epoch, place);
-    // From the oldest on: a later one that is done would begin anew after a resume.
-    for (const { number, consumed } of this.epochs.values()) {
-      if (consumed < this.length) return;
-      this.epochs.delete(number);
-    }
+    this.takeBack(prompt);
   }
 
   /** False when its attempts are used up: then it is consumed. */
   giveBack(prompt: Prompt): boolean {
-    const { epoch, place } = this.placeOut(prompt);
+    const place = this.takeBack(prompt);
     const again = prompt.attempt + 1 < this.options.maxAttempts;
-    if (again) this.wait(epoch, place, prompt.attempt + 1);
-    else this.consume(prompt);
+    if (again) this.waiting.set(place, prompt.attempt + 1);
     return again;
   }
 
   /** After `restore`, for the prompt of a finished group in the checkpoint: it does not run again. */
-  claim({ promptId, epoch: number, attempt }: Omit<Prompt, "index">): Prompt {
-    const isIt = (epoch: Epoch, place: number) =>
-      epoch.number === number && this.options.promptIds[epoch.order[place]!] === promptId;
-    const at = this.waiting.findIndex(({ epoch, place }) => isIt(epoch, place));
-    if (at < 0) throw new Error(`no place of prompt ${promptId} waits to run again in epoch ${number}`);
-    const [{ epoch, place }] = this.waiting.splice(at, 1) as [{ epoch: Epoch; place: number }];
-    return this.handOut(epoch, place, attempt);
+  claim({ promptId, epoch, attempt }: Omit<Prompt, "index">): Prompt {
+    for (const place of this.waiting.keys()) {
+      const prompt = this.promptAt(place);
+      if (prompt.epoch === epoch && prompt.promptId === promptId) return this.handOut(place, attempt);
+    }
+    throw new Error(`no place of prompt ${promptId} waits to run again in epoch ${epoch}`);
   }
 
   serialize(): PromptQueueState {
-    const { length } = this;
-    const begun = [...this.epochs.values()];
-    const attempts = begun.flatMap(({ number: epoch, places }) =>
-      [...places].flatMap(([place, { state, attempt }]) =>
-        state === "consumed" ? [] : [{ epoch, place, attempt: state === "out" ? attempt + 1 : attempt }],
-      ),
-    );
-    const consumed = begun.map(({ number, places }) => ({ epoch: number, ranges: toRanges(places) }));
-    return { length, seed: this.options.seed, epoch: begun[0]?.number ?? this.lastEpoch + 1, consumed, attempts };
+    const { length, begun, options } = this;
+    const more = options.deterministic ? 0 : 1;
+    const again = [...this.out].map(([{ attempt }, place]): [number, number] => [place, attempt + more]);
+    const attempts = [...this.waiting, ...again].sort(([one], [other]) => one - other);
+    return { length, seed: options.seed, begun, attempts };
   }
 
   /** Into a fresh queue of the same prompts and seed. What was out runs again. */
-  restore(state: PromptQueueState): void {
-    if (state.length !== this.length || state.seed !== this.options.seed) {
+  restore({ length, seed, begun, attempts }: PromptQueueState): void {
+    if (length !== this.length || seed !== this.options.seed) {
       const ours = `${this.length} by seed ${this.options.seed}`;
-      throw usageError(`the checkpoint orders ${state.length} prompts by seed ${state.seed}, this run ${ours}`, {
+      throw usageError(`the checkpoint orders ${length} prompts by seed ${seed}, this run ${ours}`, {
         fix: "resume with the data.max_samples and run.seed that the run began with",
       });
     }
-    this.lastEpoch = state.epoch - 1;
-    for (const { epoch: number, ranges } of state.consumed) {
-      const epoch = this.beginEpoch(number);
-      for (const [start, end] of ranges) for (let place = start; place < end; place++) this.settle(epoch, place);
-    }
-    for (const { epoch, place, attempt } of state.attempts) this.wait(this.epochs.get(epoch)!, place, attempt);
+    this.begun = begun;
+    for (const [place, attempt] of attempts) this.waiting.set(place, attempt);
   }
 
   private get length(): number {
     return this.options.promptIds.length;
   }
 
-  /** Of the next fresh prompt; begins one where needed. */
-  private openEpoch(): Epoch | null {
-    for (const epoch of this.epochs.values()) if (epoch.places.size < this.length) return epoch;
-    const isLast = this.length === 0 || this.lastEpoch + 1 >= this.options.epochs;
-    return isLast ? null : this.beginEpoch(this.lastEpoch + 1);
+  private handOut(place: number, attempt: number): Prompt {
+    this.waiting.delete(place);
+    const prompt = { ...this.promptAt(place), attempt };
+    this.out.set(prompt, place);
+    return prompt;
   }
 
-  private beginEpoch(number: number): Epoch {
-    const order = epochOrder(this.length, this.options.seed, number, this.options.mixture);
-    const epoch = { number, order, places: new Map<number, Place>(), consumed: 0 };
-    this.epochs.set(number, epoch);
-    this.lastEpoch = number;
-    return epoch;
+  private takeBack(prompt: Prompt): number {
+    const place = this.out.get(prompt);
+    if (place === undefined) throw new Error(`prompt ${prompt.promptId} of epoch ${prompt.epoch} is not out`);
+    this.out.delete(prompt);
+    return place;
   }
 
-  private handOut(epoch: Epoch, place: number, attempt: number): Prompt {
-    epoch.places.set(place, { state: "out", attempt });
-    const index = epoch.order[place]!;
-    return { epoch: epoch.number, index, promptId: this.options.promptIds[index]!, attempt };
-  }
-
-  private wait(epoch: Epoch, place: number, attempt: number): void {
-    epoch.places.set(place, { state: "waiting", attempt });
-    this.waiting.push({ epoch, place });
-  }
-
-  private settle(epoch: Epoch, place: number): void {
-    epoch.places.set(place, { state: "consumed", attempt: 0 });
-    epoch.consumed++;
-  }
-
-  private placeOut(prompt: Prompt): { epoch: Epoch; place: number } {
-    const epoch = this.epochs.get(prompt.epoch);
-    const place = epoch?.order.indexOf(prompt.index) ?? -1;
-    if (epoch?.places.get(place)?.state !== "out") {
-      throw new Error(`prompt ${prompt.promptId} of epoch ${prompt.epoch} is not out`);
+  private promptAt(place: number): Omit<Prompt, "attempt"> {
+    const { promptIds, seed, mixture } = this.options;
+    const epoch = Math.floor(place / this.length);
+    if (!this.orders.has(epoch)) {
+      // They can be made again.
+      if (this.orders.size > 1) this.orders.clear();
+      this.orders.set(epoch, epochOrder(this.length, seed, epoch, mixture));
     }
-    return { epoch, place };
+    const index = this.orders.get(epoch)![place % this.length]!;
+    return { epoch, index, promptId: promptIds[index]! };
   }
-}
-
-function toRanges(places: Map<number, Place>): [number, number][] {
-  const ranges: [number, number][] = [];
-  const consumed = [...places].flatMap(([place, { state }]) => (state === "consumed" ? [place] : []));
-  for (const place of consumed.sort((a, b) => a - b)) {
-    const last = ranges.at(-1);
-    if (last?.[1] === place) last[1]++;
-    else ranges.push([place, place + 1]);
-  }
-  return ranges;
 }

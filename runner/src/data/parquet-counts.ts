@@ -12,8 +12,8 @@ import { readVarInt } from "hyparquet/src/thrift.js";
 interface Column {
   meta: ColumnMetaData;
   compressors: Compressors;
-  /** Of repetition and definition. */
-  levels: [number, number];
+  /** The most, of repetition and definition. */
+  levels: number[];
 }
 
 /** Throws where counts of file, row groups, columns, pages and runs disagree. */
@@ -25,7 +25,7 @@ export function checkCounts(bytes: Buffer, metadata: FileMetaData, compressors: 
       const path = getTreePath(tree, meta.path_in_schema);
       // In a nested column even an empty row has a value.
       const fits = isFlatColumn(path) ? meta.num_values === rows : meta.num_values >= rows;
-      const levels: [number, number] = [getMaxRepetitionLevel(path), getMaxDefinitionLevel(path)];
+      const levels = [getMaxRepetitionLevel(path), getMaxDefinitionLevel(path)];
       const values = checkPages(bytes, { meta, compressors, levels });
       if (!fits || BigInt(values) !== meta.num_values) {
         const counts = `${meta.num_values} values by its footer, ${values} by its pages, in ${rows} rows`;
@@ -58,23 +58,17 @@ function checkPage(page: Uint8Array, header: PageHeader, { meta, compressors, le
   if (!counts.every((number) => Number.isInteger(number) && number >= 0) || count > meta.num_values) {
     throw new Error(`a page has false counts: ${counts.map(Number).join(", ")}`);
   }
-  const unpack = (data: Uint8Array, length: number) => decompressPage(data, length, meta.codec, compressors);
-  const checkLevels = (data: Uint8Array, level: number) => checkRuns(data, 32 - Math.clz32(level), count);
-  let values: Uint8Array;
-  if (second) {
-    const end = repetition + definition;
-    if (levels[0] > 0) checkLevels(page, levels[0]);
-    if (levels[1] > 0) checkLevels(page.subarray(repetition), levels[1]);
-    const isPacked = second.is_compressed !== false && size > end;
-    values = isPacked ? unpack(page.subarray(end), size - end) : page.subarray(end);
-  } else if (first) {
-    values = unpack(page, size);
-    for (const level of levels.filter((level) => level > 0)) {
-      const [runs, rest] = takeRuns(values);
-      checkLevels(runs, level);
-      values = rest;
-    }
-  } else return 0; // A dictionary: read value by value, to the page's end.
+  if (!first && !second) return 0; // A dictionary: read value by value, to the page's end.
+  const end = repetition + definition;
+  const isPacked = second?.is_compressed !== false && size > end;
+  let values = page.subarray(end);
+  if (isPacked) values = decompressPage(values, size - end, meta.codec, compressors);
+  for (const [index, level] of levels.entries()) {
+    if (level === 0) continue;
+    let runs = page.subarray(index * repetition);
+    if (!second) [runs, values] = takeRuns(values);
+    checkRuns(runs, 32 - Math.clz32(level), count);
+  }
   if (!/RLE|_DICTIONARY/.test(encoding) || values.length === 0) return count;
   // Booleans have their runs' length before them, dictionary indices their width in bits.
   const areBooleans = second ? encoding === "RLE" : meta.type === "BOOLEAN";

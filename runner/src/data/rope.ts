@@ -10,18 +10,18 @@ export interface Rope {
   ropeScale: number;
 }
 
-/** `frequencies` as by default, pair i at index i. */
+/** `frequencies` as by default, pair i at index i. `number` reads a parameter that must be there. */
 interface Base {
   parameters: Config;
   theta: number;
   frequencies: number[];
-  file: string;
+  number: (key: string) => number;
 }
 
 const kinds: Record<string, (base: Base) => Rope> = {
   default: ({ frequencies }) => ({ inverseFrequencies: frequencies, ropeScale: 1 }),
-  linear: ({ parameters, frequencies, file }) => {
-    const factor = positive(parameters, "factor", file);
+  linear: ({ frequencies, number }) => {
+    const factor = number("factor");
     return { inverseFrequencies: frequencies.map((frequency) => frequency / factor), ropeScale: 1 };
   },
   llama3,
@@ -44,18 +44,15 @@ export function readRope(config: Config, headDim: number, file: string): Rope {
   if ("full_attention" in given) unsupported("rope differs between kinds of layers", "only one for all", file);
   const theta = positive({ rope_theta: 10000, ...config, ...given }, "rope_theta", file);
   const frequencies = Array.from({ length: headDim / 2 }, (_, i) => 1 / theta ** ((2 * i) / headDim));
-  const { inverseFrequencies, ropeScale } = kinds[kind]!({ parameters, theta, frequencies, file });
+  const number = (key: string) => positive(parameters, key, file);
+  const { inverseFrequencies, ropeScale } = kinds[kind]!({ parameters, theta, frequencies, number });
   return { inverseFrequencies: inverseFrequencies.map(Math.fround), ropeScale };
 }
 
 /** Long wavelengths are stretched, short ones kept, those between blended. */
-function llama3({ parameters, frequencies, file }: Base): Rope {
-  const [factor, low, high, original] = [
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-  ].map((key) => positive(parameters, key, file)) as [number, number, number, number];
+function llama3({ frequencies, number }: Base): Rope {
+  const [factor, original] = [number("factor"), number("original_max_position_embeddings")];
+  const [low, high] = [number("low_freq_factor"), number("high_freq_factor")];
   const inverseFrequencies = frequencies.map((frequency) => {
     const turns = (original * frequency) / (2 * Math.PI);
     if (turns < low) return frequency / factor;
@@ -67,15 +64,15 @@ function llama3({ parameters, frequencies, file }: Base): Rope {
 }
 
 /** YaRN, arXiv 2309.00071: pairs that turn often in the original context are kept, others stretched. */
-function yarn({ parameters, theta, frequencies, file }: Base): Rope {
-  const original = positive(parameters, "original_max_position_embeddings", file);
-  const ratio = parameters.factor ?? positive(parameters, "longest", file) / original;
-  const factor = positive({ factor: ratio }, "factor", file);
+function yarn({ parameters, theta, frequencies, number }: Base): Rope {
+  const original = number("original_max_position_embeddings");
+  const factor = parameters.factor == null ? number("longest") / original : number("factor");
   const pairs = frequencies.length;
   const pairTurning = (turns: number) => (pairs * Math.log(original / (turns * 2 * Math.PI))) / Math.log(theta);
   const whole = parameters.truncate !== false;
-  const first = pairTurning(optional(parameters, "beta_fast", 32));
-  const last = pairTurning(optional(parameters, "beta_slow", 1));
+  // 0 and null: the default, as in transformers.
+  const first = pairTurning(Number(parameters.beta_fast || 32));
+  const last = pairTurning(Number(parameters.beta_slow || 1));
   const low = Math.max(whole ? Math.floor(first) : first, 0);
   const high = Math.min(whole ? Math.ceil(last) : last, 2 * pairs - 1);
   const span = low === high ? 0.001 : high - low;
@@ -91,9 +88,4 @@ function yarnScale(parameters: Config, factor: number): number {
   const scale = (weight: number) => (factor <= 1 ? 1 : 0.1 * weight * Math.log(factor) + 1);
   const { mscale, mscale_all_dim: all } = parameters;
   return mscale && all ? scale(Number(mscale)) / scale(Number(all)) : scale(1);
-}
-
-/** 0 and null: the default, as in transformers. */
-function optional(parameters: Config, key: string, otherwise: number): number {
-  return Number(parameters[key] || otherwise);
 }

@@ -1,14 +1,9 @@
 /** Headers of safetensors files: 8 bytes of length (little-endian), then JSON. The native core maps the tensors. */
 import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { fileError, messageOf } from "../errors.ts";
-import { isObject } from "./config-json.ts";
+import { type Config, isObject } from "./config-json.ts";
 
 const dtypes = new Set("F64 F32 F16 BF16 I64 U64 I32 U32 I16 U16 I8 U8 BOOL F8_E4M3 F8_E5M2".split(" "));
-
-/** Of one element: its name tells the bits, but for BOOL (a byte). */
-function bytesOf(dtype: string): number {
-  return Number(/\d+/.exec(dtype)?.[0] ?? 8) / 8;
-}
 
 /** The format's own limit. */
 const maxHeaderBytes = 100_000_000;
@@ -17,34 +12,13 @@ export interface SafetensorsEntry {
   name: string;
   dtype: string;
   shape: number[];
-  /** From the file's start, as `dataOffset`. */
+  /** From the file's start. */
   offset: number;
   bytes: number;
 }
 
-export interface SafetensorsHeader {
-  metadata: Record<string, string>;
-  entries: SafetensorsEntry[];
-  dataOffset: number;
-}
-
-/** Every byte after it must belong to exactly one tensor. */
-export function readSafetensorsHeader(file: string): SafetensorsHeader {
-  const { json, dataOffset, fileBytes } = readHeaderText(file);
-  let parsed: Record<string, unknown>;
-  try {
-    parsed = JSON.parse(json);
-    if (!isObject(parsed)) throw new Error("it is not an object");
-  } catch (error) {
-    throw broken(file, `its header is not JSON: ${messageOf(error)}`);
-  }
-  const { __metadata__: metadata = {}, ...tensors } = parsed;
-  const entries = Object.entries(tensors).map(([name, value]) => readEntry(file, name, value, dataOffset));
-  checkLayout(file, entries, dataOffset, fileBytes);
-  return { metadata: metadata as Record<string, string>, entries, dataOffset };
-}
-
-function readHeaderText(file: string): { json: string; dataOffset: number; fileBytes: number } {
+/** Every byte after it must belong to exactly one tensor. `dataOffset`: where they begin. */
+export function readSafetensorsHeader(file: string) {
   const fd = openSync(file, "r");
   try {
     const fileBytes = fstatSync(fd).size;
@@ -56,14 +30,28 @@ function readHeaderText(file: string): { json: string; dataOffset: number; fileB
     }
     const json = Buffer.alloc(headerBytes);
     readSync(fd, json, 0, headerBytes, 8);
-    return { json: json.toString("utf8"), dataOffset: 8 + headerBytes, fileBytes };
+    const { __metadata__: metadata = {}, ...tensors } = parseHeader(file, json.toString("utf8"));
+    const dataOffset = 8 + headerBytes;
+    const entries = Object.entries(tensors).map(([name, value]) => readEntry(file, name, value, dataOffset));
+    checkLayout(file, entries, dataOffset, fileBytes);
+    return { metadata: metadata as Record<string, string>, entries, dataOffset };
   } finally {
     closeSync(fd);
   }
 }
 
+function parseHeader(file: string, json: string): Config {
+  try {
+    const header = JSON.parse(json);
+    if (!isObject(header)) throw new Error("it is not an object");
+    return header;
+  } catch (error) {
+    throw broken(file, `its header is not JSON: ${messageOf(error)}`);
+  }
+}
+
 function readEntry(file: string, name: string, value: unknown, dataOffset: number): SafetensorsEntry {
-  const { dtype, shape, data_offsets: range } = (value ?? {}) as Record<string, unknown>;
+  const { dtype, shape, data_offsets: range } = (value ?? {}) as Config;
   const isSize = (item: unknown) => Number.isSafeInteger(item) && (item as number) >= 0;
   const isSizes = (list: unknown): list is number[] => Array.isArray(list) && list.every(isSize);
   if (typeof dtype !== "string" || !isSizes(shape) || !isSizes(range) || range.length !== 2) {
@@ -71,7 +59,8 @@ function readEntry(file: string, name: string, value: unknown, dataOffset: numbe
   }
   const [begin, end] = range as [number, number];
   if (!dtypes.has(dtype)) throw broken(file, `tensor ${name} has the unknown dtype ${dtype}`);
-  const bytes = shape.reduce((product, size) => product * size, bytesOf(dtype));
+  // Its name tells the bits, but for BOOL (a byte).
+  const bytes = shape.reduce((product, size) => product * size, Number(/\d+/.exec(dtype)?.[0] ?? 8) / 8);
   if (end - begin !== bytes) {
     throw broken(file, `tensor ${name} spans ${end - begin} bytes; ${dtype} [${shape.join(", ")}] takes ${bytes}`);
   }
@@ -83,8 +72,8 @@ function checkLayout(file: string, entries: SafetensorsEntry[], dataOffset: numb
   let previous = "the header";
   for (const { name, offset, bytes } of [...entries].sort((a, b) => a.offset - b.offset || a.bytes - b.bytes)) {
     if (offset < end) throw broken(file, `tensor ${name} overlaps ${previous}`);
-    if (offset > end)
-      throw broken(file, `${offset - end} bytes between ${previous} and tensor ${name} belong to no tensor`);
+    const gap = `${offset - end} bytes between ${previous} and tensor ${name} belong to no tensor`;
+    if (offset > end) throw broken(file, gap);
     end = offset + bytes;
     previous = `tensor ${name}`;
   }

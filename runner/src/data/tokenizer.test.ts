@@ -60,7 +60,7 @@ describe.each(Object.entries(folders))("%s, against the Python originals", (name
   test("texts to ids, alone and in a batch", async () => {
     expect(tokenizer.vocabSize).toBe(expected.vocabSize);
     for (const [text, ids] of expected.encode) expect(await tokenizer.encode(text), text).toEqual(ids);
-    expect(await tokenizer.encodeBatch(expected.encode.map(([text]) => text))).toEqual(
+    expect(await tokenizer.encodeRenderedBatch(expected.encode.map(([text]) => text))).toEqual(
       expected.encode.map(([, ids]) => ids),
     );
   });

@@ -74,11 +74,6 @@ export class Tokenizer {
     return (await this.native.encode(text, null, { addSpecialTokens: false })).getIds();
   }
 
-  async encodeBatch(texts: string[]): Promise<number[][]> {
-    const encodings = await this.native.encodeBatch(texts, { addSpecialTokens: false });
-    return encodings.map((encoding) => encoding.getIds());
-  }
-
   decode(ids: number[]): Promise<string> {
     return this.native.decode(ids, false);
   }
@@ -95,6 +90,10 @@ export class Tokenizer {
     return this.native.idToToken(id);
   }
 
+  get repeatsRounds(): boolean {
+    return this.template.repeatsRounds;
+  }
+
   renderChat(messages: Message[], options?: RenderOptions): string {
     return this.template.render(messages, options);
   }
@@ -105,7 +104,8 @@ export class Tokenizer {
   }
 
   async encodeRenderedBatch(texts: string[]): Promise<number[][]> {
-    return (await this.encodeBatch(texts)).map((ids) => this.withOneBos(ids));
+    const encodings = await this.native.encodeBatch(texts, { addSpecialTokens: false });
+    return encodings.map((encoding) => this.withOneBos(encoding.getIds()));
   }
 
   private withOneBos(ids: number[]): number[] {
@@ -122,21 +122,14 @@ export class Tokenizer {
   private async inspect(config: Config, special: ReadonlySet<number>): Promise<void> {
     const empty = (await this.native.encode("", null, { addSpecialTokens: true })).getIds();
     this.addsBos = this.bosTokenId !== null && Boolean(config.add_bos_token ?? empty[0] === this.bosTokenId);
-    const next = await this.afterReply();
-    const closers = next !== undefined && special.has(next) ? [next] : [];
-    this.stopTokenIds = [...new Set([...this.eosTokenIds, ...closers])];
-  }
-
-  /** What the template writes right after an assistant's text. */
-  private async afterReply(): Promise<number | undefined> {
     const reply = "molt-probe";
-    const messages: Message[] = [
+    const shown = this.renderChat([
       { role: "user", content: "a" },
       { role: "assistant", content: reply },
-    ];
-    const rendered = this.renderChat(messages);
-    const after = rendered.slice(rendered.lastIndexOf(reply) + reply.length);
-    return rendered.includes(reply) ? (await this.encode(after))[0] : undefined;
+    ]);
+    // What the template writes right after an assistant's text.
+    const [next = -1] = await this.encode(shown.split(reply).slice(1).at(-1) ?? "");
+    this.stopTokenIds = [...new Set([...this.eosTokenIds, ...(special.has(next) ? [next] : [])])];
   }
 }
 

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { withDeadline } from "../deadline.ts";
-import { EngineClient, EngineError } from "./client.ts";
+import { EngineClient, EngineError, keepPartial } from "./client.ts";
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -27,19 +27,45 @@ afterEach(async () => {
 });
 
 const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 4, stopTokenIds: [], seed: 1 };
-const request = { requestId: "r7", tokenIds: [1, 2], sampling };
+const request = { requestId: "r7", tokenIds: [1, 2], version: 12, sampling };
 const generate = (options = {}) => client.generate(url, request, { timeoutSeconds: 20, ...options });
 
 const answer = (choice: object) => JSON.stringify({ choices: [{ token_ids: [5], finish_reason: "stop", ...choice }] });
 const logprobs = { content: [{ token_id: 5, logprob: -1 }] };
 
 describe("generate", () => {
-  it("asks the engine for its version where the answer has none", async () => {
+  const spans = (version: string) => ({ logprobs, weight_versions: [{ version, start: 0, end: 1 }] });
+
+  it("takes the lease's version, with which the engine's own spans must agree", async () => {
+    for (const choice of [{ logprobs }, spans("12")]) {
+      handler = (_, response) => response.end(answer(choice));
+      expect(await generate()).toEqual({ tokenIds: [5], logprobs: [-1], versions: [12], stop: "stop" });
+    }
+    handler = (_, response) => response.end(answer(spans("11")));
+    await expect(generate()).rejects.toThrow("a token of version 11 in the engine's answer to a lease of version 12");
+  });
+
+  it("takes the engine's spans where weights may change under the lease, and needs them", async () => {
+    const changing = { ...request, version: null };
+    handler = (_, response) => response.end(answer(spans("11")));
+    expect((await client.generate(url, changing, { timeoutSeconds: 20 })).versions).toEqual([11]);
+    handler = (_, response) => response.end(answer({ logprobs }));
+    await expect(client.generate(url, changing, { timeoutSeconds: 20 })).rejects.toThrow("no weight_versions");
+  });
+
+  it("keeps what was sampled when the request is aborted so, however early", async () => {
+    const asked: string[] = [];
+    let finish = () => {};
     handler = (incoming, response) => {
-      if (incoming.url === "/weight_info") response.end('{"weight_version": "12"}');
-      else response.end(answer({ logprobs }));
+      const partial = () => response.end(answer({ finish_reason: "abort", logprobs }));
+      if (incoming.url === "/inference/v1/generate") finish = partial;
+      else incoming.on("data", (body) => asked.push(String(body)));
+      if (incoming.url === "/abort_requests") response.end('{"aborted": 0}');
+      if (asked.length === 2) finish();
     };
-    expect(await generate()).toEqual({ tokenIds: [5], logprobs: [-1], versions: [12], stop: "stop" });
+    const partial = await generate({ signal: AbortSignal.abort(keepPartial) });
+    expect(partial).toEqual({ tokenIds: [5], logprobs: [-1], versions: [12], stop: "abort" });
+    expect(asked[0]).toBe('{"request_ids":["generate-tokens-r7"]}');
   });
 
   it("names the engine and the request when the answer cannot be data", async () => {
@@ -54,7 +80,7 @@ describe("generate", () => {
     };
     const error = await generate().catch((reason) => reason);
     expect(error).toBeInstanceOf(EngineError);
-    expect([error.status, error.message]).toEqual([500, `engine ${url}: request r7: HTTP 500: CUDA out of memory`]);
+    expect(error.message).toBe(`engine ${url}: request r7: HTTP 500: CUDA out of memory`);
   });
 
   it("quotes an error that is not vLLM's", async () => {

@@ -1,8 +1,9 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { Pool } from "undici";
 import { DeadlineError, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
-import { encodeGenerate, parseGenerate, parseVersion } from "./wire.ts";
+import { encodeGenerate, parseGenerate } from "./wire.ts";
 
 /** In vLLM's names; `backend`, `prefix` and the timeout are ours. */
 export interface TransferInit {
@@ -23,6 +24,9 @@ export interface UpdateInfo {
   shapes: number[][];
 }
 
+/** The reason of an abort after which a running `generate` resolves with what was sampled so far. */
+export const keepPartial = Symbol("keep what was sampled");
+
 export interface CallOptions {
   timeoutSeconds: number;
   signal?: AbortSignal;
@@ -30,18 +34,15 @@ export interface CallOptions {
 
 export type PauseMode = "abort" | "wait" | "keep";
 
-/** An HTTP error, or no answer (`status` undefined). */
+/** Names its engine. */
 export class EngineError extends RunnerError {
-  readonly url: string;
-  readonly status?: number;
-
-  constructor(url: string, what: string, options: { status?: number; cause?: unknown } = {}) {
-    super(`engine ${url}: ${what}`, { cause: options.cause });
-    this.name = "EngineError";
-    this.url = url;
-    this.status = options.status;
+  constructor(url: string, what: string, cause?: unknown) {
+    super(`engine ${url}: ${what}`, { cause });
   }
 }
+
+/** A request that has yet to arrive cannot be ended: it is asked again. */
+export const abortEveryMs = 50;
 
 type Route = `${"GET" | "POST"} /${string}`;
 
@@ -59,27 +60,52 @@ export class EngineClient {
     : {};
   private readonly jsonHeaders = { ...this.authorization, "content-type": "application/json" };
 
+  /** A token's version is the request's, whose weights its lease holds; where they may change, the engine's spans. */
   async generate(url: string, request: GenerateRequest, options: CallOptions): Promise<GenerateResult> {
     const what = `request ${request.requestId}`;
-    const reply = await this.call(url, "POST /inference/v1/generate", options, encodeGenerate(request), what);
+    const reply = await this.untilAborted(url, request, options, what);
     try {
       const { versions, ...rest } = parseGenerate(reply);
-      if (versions) return { ...rest, versions };
-      // The weights cannot have changed under this request's lease: the engine's version now is its version.
-      const version = parseVersion(await this.weightVersion(url, options));
-      return { ...rest, versions: rest.tokenIds.map(() => version) };
+      const { version } = request;
+      if (version === null && versions) return { ...rest, versions };
+      if (version === null) throw new RunnerError("no weight_versions, which train.partial_rollout keep needs");
+      const other = versions?.find((one) => one !== version);
+      if (other === undefined) return { ...rest, versions: rest.tokenIds.map(() => version) };
+      throw new RunnerError(`a token of version ${other} in the engine's answer to a lease of version ${version}`);
     } catch (error) {
       throw asEngineError(url, what, error);
     }
   }
 
-  async health(url: string, options: CallOptions): Promise<void> {
-    await this.call(url, "GET /health", options);
+  /** After an abort with `keepPartial` the engine is asked to end the request, until its answer is here. */
+  private async untilAborted(url: string, request: GenerateRequest, options: CallOptions, what: string) {
+    const { signal, timeoutSeconds } = options;
+    let answered = false;
+    const end = async () => {
+      while (signal?.reason === keepPartial && !answered) {
+        // Its failure shows in the request's own.
+        await this.abortRequests(url, [request.requestId], { timeoutSeconds }).catch(() => {});
+        await sleep(abortEveryMs);
+      }
+    };
+    signal?.addEventListener("abort", end);
+    end();
+    try {
+      return await this.call(url, "POST /inference/v1/generate", options, encodeGenerate(request), what);
+    } finally {
+      answered = true;
+      signal?.removeEventListener("abort", end);
+    }
   }
 
-  async model(url: string, options: CallOptions): Promise<{ id: string; maxModelLen: number }> {
-    const { data } = await this.call<{ data: { id: string; max_model_len: number }[] }>(url, "GET /v1/models", options);
-    return { id: data[0]!.id, maxModelLen: data[0]!.max_model_len };
+  /** They end with what they have; null: all. */
+  async abortRequests(url: string, requestIds: string[] | null, options: CallOptions): Promise<void> {
+    const ids = requestIds?.map((id) => `generate-tokens-${id}`);
+    await this.call(url, "POST /abort_requests", options, { request_ids: ids });
+  }
+
+  async health(url: string, options: CallOptions): Promise<void> {
+    await this.call(url, "GET /health", options);
   }
 
   /** `clearCache: false` keeps the key/value cache of frozen requests. */
@@ -134,16 +160,17 @@ export class EngineClient {
     what: string = route,
   ): Promise<T> {
     const cancel = new AbortController();
-    const onAbort = () => cancel.abort(signal?.reason);
+    const taken = () => signal?.aborted && signal.reason !== keepPartial;
+    const onAbort = () => taken() && cancel.abort(signal!.reason);
     signal?.addEventListener("abort", onAbort);
     try {
-      signal?.throwIfAborted();
+      if (taken()) throw signal!.reason;
       const answer = this.send(url, route, typeof body === "object" ? JSON.stringify(body) : body, cancel.signal);
       const { statusCode, text } = await withDeadline(answer, timeoutSeconds, `engine ${url} to answer ${what}`);
       if (statusCode === 200) return JSON.parse(text || "null");
-      throw new EngineError(url, `${what}: HTTP ${statusCode}: ${errorMessage(text)}`, { status: statusCode });
+      throw new EngineError(url, `${what}: HTTP ${statusCode}: ${errorMessage(text)}`);
     } catch (error) {
-      if (signal?.aborted) throw signal.reason;
+      if (taken()) throw signal!.reason;
       throw asEngineError(url, what, error);
     } finally {
       // Closes the connection at a deadline.
@@ -160,12 +187,10 @@ export class EngineClient {
   }
 
   private pool(url: string): Pool {
-    let pool = this.pools.get(url);
-    if (!pool) {
-      // Each call has a deadline of its own.
-      pool = new Pool(url, { connections: connectionsPerEngine, headersTimeout: 0, bodyTimeout: 0 });
-      this.pools.set(url, pool);
-    }
+    // Each call has a deadline of its own.
+    const options = { connections: connectionsPerEngine, headersTimeout: 0, bodyTimeout: 0 };
+    const pool = this.pools.get(url) ?? new Pool(url, options);
+    this.pools.set(url, pool);
     return pool;
   }
 }
@@ -173,7 +198,7 @@ export class EngineClient {
 /** Errors that name their engine stay. */
 function asEngineError(url: string, what: string, error: unknown): unknown {
   if (error instanceof EngineError || error instanceof DeadlineError) return error;
-  return new EngineError(url, `${what}: ${messageOf(error)}`, { cause: error });
+  return new EngineError(url, `${what}: ${messageOf(error)}`, error);
 }
 
 /** vLLM's are `{"error": {"message"}}`; others are quoted. */

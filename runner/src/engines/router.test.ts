@@ -30,6 +30,32 @@ describe("EngineRouter", () => {
     expect(engines).toEqual([0, 1, 2]);
   });
 
+  it("moves a session from an engine that failed, and prefers those that did not until the next sync", async () => {
+    const router = withEngines(2);
+    const first = await router.acquire("a", 1);
+    expect(first.engine).toBe(0);
+    first.release(true);
+    for (const session of ["a", "b", "c"]) expect((await router.acquire(session, 1)).engine).toBe(1);
+    router.hold();
+    router.release();
+    expect((await router.acquire("d", 1)).engine).toBe(0);
+  });
+
+  it("keeps the evals' engines apart", async () => {
+    const router = new EngineRouter(1);
+    for (const url of ["http://engine-0", "http://engine-1"]) router.add(url);
+    router.version.train = 3;
+    router.hold(["train"]);
+    const evaluating = await router.acquire("e", 1, undefined, "eval");
+    expect([evaluating.engine, evaluating.version]).toEqual([0, 0]);
+    const training = router.acquire("t", 5);
+    await router.drained(1, ["train"]);
+    router.remove(0, "killed");
+    await expect(router.acquire("e", 1, undefined, "eval")).rejects.toThrow("no engine is left");
+    router.release(["train"]);
+    expect([(await training).engine, (await training).version]).toEqual([1, 3]);
+  });
+
   it("holds requests and lets them go in order", async () => {
     const router = withEngines(1);
     router.hold();
@@ -63,7 +89,7 @@ describe("EngineRouter", () => {
     lease.release();
     lease.release();
     await drained;
-    expect(router.counters()[0]).toMatchObject({ active: 0, served: 1 });
+    expect(router.alive()[0]).toMatchObject({ active: 0, served: 1 });
   });
 
   it("moves a dead engine's sessions to the others and does not wait for its leases", async () => {
@@ -76,7 +102,22 @@ describe("EngineRouter", () => {
     router.release();
     expect((await waiting).engine).toBe(1);
     lease.release();
-    expect(router.counters()).toEqual([{ engine: 1, url: "http://engine-1", active: 1, served: 1 }]);
+    expect(router.alive()).toEqual([{ engine: 1, url: "http://engine-1", active: 1, served: 1 }]);
+  });
+
+  it("requests wait for the last engine's successor, which serves once it is admitted by its address", async () => {
+    const router = withEngines(1);
+    router.expected = 1;
+    router.remove(0, "killed by SIGKILL");
+    const waiting = router.acquire("a", 5);
+    router.add("http://engine-again", 0);
+    router.expected = 0;
+    router.release();
+    router.admit({ engine: 0, url: "http://engine-0" });
+    router.admit({ engine: 0, url: "http://engine-again" }, 1); // its pool is at version 0
+    expect(router.waitingCount).toBe(1);
+    router.admit({ engine: 0, url: "http://engine-again" });
+    expect(await waiting).toMatchObject({ engine: 0, url: "http://engine-again" });
   });
 
   it("fails those who wait when the last engine is gone, with the reasons", async () => {
@@ -120,7 +161,7 @@ describe("EngineRouter", () => {
           else if (removed < 2) router.remove(removed++, "dead");
           await new Promise((resolve) => setImmediate(resolve));
           const out = leases.filter(({ engine }) => engine >= removed).length;
-          expect(router.counters().reduce((sum, { active }) => sum + active, 0)).toBe(out);
+          expect(router.alive().reduce((sum, { active }) => sum + active, 0)).toBe(out);
           expect(granted.length + router.waitingCount).toBe(asked.length);
         }
         router.release();

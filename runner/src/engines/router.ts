@@ -4,62 +4,98 @@ import { RunnerError } from "../errors.ts";
 import { indented } from "../lists.ts";
 import type { EngineLease } from "./types.ts";
 
+/** Engines that `eval.engines` sets apart hold one version while the others go on. */
+export type EnginePool = "train" | "eval";
+
+export const everyPool: readonly EnginePool[] = ["train", "eval"];
+
 interface Engine {
   id: number;
   url: string;
+  pool: EnginePool;
+  /** False until an engine that was started again has the others' version. */
+  serves: boolean;
   /** Leases out. */
   active: number;
+  /** In a row, since the last sync: whoever fails fast would seem the least loaded. */
+  failures: number;
   /** Leases ever. */
   served: number;
 }
 
 interface Waiter extends Deferred<EngineLease> {
   sessionId: string;
+  pool: EnginePool;
 }
 
 /** Sessions remembered; the longest unused are forgotten first. */
 const maxPins = 65_536;
 
 /**
- * Places a session on the least loaded engine, where it stays. While held, requests wait in order. Request bodies never
- * pass through.
+ * Places a session on the least loaded engine of its pool, where it stays. While held, requests wait in order. Request
+ * bodies never pass through.
  */
 export class EngineRouter {
   private readonly engines = new Map<number, Engine>();
   private readonly pins = new Map<string, number>();
   private readonly waiting = new Set<Waiter>();
-  private readonly drainWaiters = new Set<() => void>();
+  private readonly drainWaiters = new Map<() => void, readonly EnginePool[]>();
   private readonly losses: string[] = [];
-  private held = false;
+  /** Of a pool's weights, which only change while held; null where they change under leases. */
+  readonly version: Record<EnginePool, number | null> = { train: 0, eval: 0 };
+  /** Engines that are being started again: where no other serves, requests wait for them. */
+  expected = 0;
+  private readonly held = new Set<EnginePool>();
+  private readonly evalEngines: number;
   private nextId = 0;
 
-  /** From 0, never used again. */
-  add(url: string): number {
-    const id = this.nextId++;
-    this.engines.set(id, { id, url, active: 0, served: 0 });
+  /** The first `evalEngines` are the eval's. */
+  constructor(evalEngines = 0) {
+    this.evalEngines = evalEngines;
+  }
+
+  /** Ids count from 0. An engine started again keeps its own, and serves once it is admitted. */
+  add(url: string, again?: number): number {
+    const id = again ?? this.nextId++;
+    const pool = id < this.evalEngines ? "eval" : "train";
+    this.engines.set(id, { id, url, pool, serves: again === undefined, active: 0, failures: 0, served: 0 });
     return id;
+  }
+
+  /** Its weights are `version`, which is its pool's; it is not another that took its number meanwhile. */
+  admit({ engine, url }: { engine: number; url: string }, version?: number): void {
+    const admitted = this.engines.get(engine);
+    if (admitted?.url !== url) return;
+    const others = this.version[admitted.pool];
+    if (version === undefined || others === null || others === version) admitted.serves = true;
+    this.grantWaiting();
   }
 
   /** Its sessions move at their next request; its leases no longer count. */
   remove(engine: number, reason: string): void {
-    const removed = this.engines.get(engine);
-    if (!removed) return;
+    const url = this.engines.get(engine)?.url;
     this.engines.delete(engine);
-    this.losses.push(`engine ${engine} (${removed.url}): ${reason}`);
+    this.losses.push(`engine ${engine}${url ? ` (${url})` : ""}: ${reason}`);
     for (const [session, pinned] of this.pins) if (pinned === engine) this.pins.delete(session);
-    if (this.engines.size === 0) {
-      for (const { reject } of this.waiting) reject(this.nobodyLeft());
-      this.waiting.clear();
+    for (const waiter of this.waiting) {
+      if (this.hasAny(waiter.pool)) continue;
+      this.waiting.delete(waiter);
+      waiter.reject(this.nobodyLeft());
     }
     this.wakeDrained();
   }
 
-  /** Waits while held; rejects at `timeoutSeconds` or on abort. */
-  async acquire(sessionId: string, timeoutSeconds: number, signal?: AbortSignal): Promise<EngineLease> {
+  /** Waits while held, or while no engine serves that is expected to; rejects at `timeoutSeconds` or on abort. */
+  async acquire(
+    sessionId: string,
+    timeoutSeconds: number,
+    signal?: AbortSignal,
+    pool: EnginePool = "train",
+  ): Promise<EngineLease> {
     signal?.throwIfAborted();
-    if (this.engines.size === 0) throw this.nobodyLeft();
-    if (!this.held) return this.grant(sessionId);
-    const waiter = { sessionId, ...deferred<EngineLease>() };
+    if (!this.hasAny(pool)) throw this.nobodyLeft();
+    if (this.grants(pool)) return this.grant(sessionId, pool);
+    const waiter = { sessionId, pool, ...deferred<EngineLease>() };
     this.waiting.add(waiter);
     const onAbort = () => {
       // At once: a lease must not go to somebody who has left.
@@ -68,53 +104,70 @@ export class EngineRouter {
     };
     signal?.addEventListener("abort", onAbort);
     try {
-      return await withDeadline(waiter.promise, timeoutSeconds, "an engine: held by a weight sync");
+      return await withDeadline(waiter.promise, timeoutSeconds, "an engine: held by a weight sync, or started again");
     } finally {
       this.waiting.delete(waiter);
       signal?.removeEventListener("abort", onAbort);
     }
   }
 
-  hold(): void {
-    this.held = true;
+  hold(pools = everyPool): void {
+    for (const pool of pools) this.held.add(pool);
   }
 
-  release(): void {
-    this.held = false;
-    const waiting = [...this.waiting];
-    this.waiting.clear();
-    for (const { sessionId, resolve } of waiting) resolve(this.grant(sessionId));
+  release(pools = everyPool): void {
+    for (const pool of pools) this.held.delete(pool);
+    for (const engine of this.in(pools)) engine.failures = 0;
+    this.grantWaiting();
   }
 
-  async drained(deadlineSeconds: number): Promise<void> {
-    if (this.active() === 0) return;
+  async drained(deadlineSeconds: number, pools = everyPool): Promise<void> {
+    if (this.active(pools) === 0) return;
     const { promise, resolve } = deferred();
-    this.drainWaiters.add(resolve);
+    this.drainWaiters.set(resolve, pools);
     const where = () =>
-      this.counters().flatMap(({ engine, active }) => (active ? `${active} on engine ${engine}` : []));
+      this.alive(pools).flatMap(({ engine, active }) => (active ? `${active} on engine ${engine}` : []));
     await withDeadline(promise, deadlineSeconds, () => `running requests to end: ${where().join(", ")}`);
   }
 
-  alive(): { engine: number; url: string }[] {
-    return [...this.engines.values()].map(({ id, url }) => ({ engine: id, url }));
-  }
-
-  counters(): { engine: number; url: string; active: number; served: number }[] {
-    return [...this.engines.values()].map(({ id, url, active, served }) => ({ engine: id, url, active, served }));
+  alive(pools = everyPool): { engine: number; url: string; active: number; served: number }[] {
+    return this.in(pools).map(({ id, url, active, served }) => ({ engine: id, url, active, served }));
   }
 
   get waitingCount(): number {
     return this.waiting.size;
   }
 
-  private active(): number {
-    let active = 0;
-    for (const engine of this.engines.values()) active += engine.active;
-    return active;
+  private in(pools: readonly EnginePool[]): Engine[] {
+    return [...this.engines.values()].filter(({ pool }) => pools.includes(pool));
   }
 
-  private grant(sessionId: string): EngineLease {
-    const engine = this.engines.get(this.pins.get(sessionId) ?? -1) ?? this.leastLoaded();
+  private hasAny(pool: EnginePool): boolean {
+    return this.in([pool]).length + this.expected > 0;
+  }
+
+  /** Whether an engine has the pool's version. */
+  serves(pool: EnginePool): boolean {
+    return this.in([pool]).some(({ serves }) => serves);
+  }
+
+  private grants(pool: EnginePool): boolean {
+    return !this.held.has(pool) && this.serves(pool);
+  }
+
+  private grantWaiting(): void {
+    for (const waiter of this.waiting) {
+      const { sessionId, pool, resolve } = waiter;
+      if (this.grants(pool) && this.waiting.delete(waiter)) resolve(this.grant(sessionId, pool));
+    }
+  }
+
+  private active(pools: readonly EnginePool[]): number {
+    return this.in(pools).reduce((sum, { active }) => sum + active, 0);
+  }
+
+  private grant(sessionId: string, pool: EnginePool): EngineLease {
+    const engine = this.engines.get(this.pins.get(sessionId) ?? -1) ?? this.leastLoaded(pool);
     // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
     this.pins.set(sessionId, engine.id);
@@ -122,26 +175,28 @@ export class EngineRouter {
     engine.active += 1;
     engine.served += 1;
     let out = true;
-    const release = () => {
+    const release = (failed = false) => {
       if (!out) return;
       out = false;
       engine.active -= 1;
+      engine.failures = failed ? engine.failures + 1 : 0;
+      if (failed) this.pins.delete(sessionId);
       this.wakeDrained();
     };
-    return { url: engine.url, engine: engine.id, release };
+    return { url: engine.url, engine: engine.id, version: this.version[pool], release };
   }
 
-  private leastLoaded(): Engine {
-    const engines = [...this.engines.values()];
-    return engines.reduce((best, engine) =>
-      engine.active < best.active || (engine.active === best.active && engine.served < best.served) ? engine : best,
-    );
+  private leastLoaded(pool: EnginePool): Engine {
+    const engines = this.in([pool]).filter(({ serves }) => serves);
+    const rank = ({ failures, active, served }: Engine, than: Engine) =>
+      failures - than.failures || active - than.active || served - than.served;
+    return engines.reduce((best, engine) => (rank(engine, best) < 0 ? engine : best));
   }
 
   private wakeDrained(): void {
-    if (this.active() > 0) return;
-    for (const done of this.drainWaiters) done();
-    this.drainWaiters.clear();
+    for (const [done, pools] of this.drainWaiters) {
+      if (this.active(pools) === 0 && this.drainWaiters.delete(done)) done();
+    }
   }
 
   private nobodyLeft(): RunnerError {

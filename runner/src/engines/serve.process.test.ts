@@ -6,11 +6,12 @@ import { afterEach, beforeAll, describe, expect, it } from "vitest";
 import { isAlive, until } from "../../test/processes.ts";
 import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
+import { deferred } from "../deferred.ts";
 import { Child } from "../launchers/child.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
-import { EngineFleet } from "./fleet.ts";
+import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
 import type { GenerateResult } from "./types.ts";
-import { type SyncRanks, syncWeights } from "./weight-sync.ts";
+import { joinEngine, type SyncRanks, syncWeights } from "./weight-sync.ts";
 
 const modelFolder = fileURLToPath(new URL("./fixtures/tiny-model", import.meta.url));
 const { decoder } = readModelFolder(modelFolder, { weights: "none" });
@@ -21,12 +22,16 @@ beforeAll(async () => {
 });
 
 const fleets: EngineFleet[] = [];
+const told: EngineEvent[] = [];
+const emit = (event: EngineEvent) => {
+  told.push(event);
+};
 afterEach(async () => {
   await Promise.all(fleets.splice(0).map((fleet) => fleet.stop()));
 });
 
-async function startFleet(count: number, args: string[] = []): Promise<EngineFleet> {
-  const common = { model: modelFolder, version: 0, startSeconds: 60, log: () => {} };
+async function startFleet(count: number, args: string[] = [], maxRestarts = 0): Promise<EngineFleet> {
+  const common = { model: modelFolder, version: 0, startSeconds: 60, maxRestarts, emit };
   const fleet = await EngineFleet.start({ count, args: ["--init", "random", "--seed", "11", ...args], ...common });
   fleets.push(fleet);
   return fleet;
@@ -34,7 +39,12 @@ async function startFleet(count: number, args: string[] = []): Promise<EngineFle
 
 function generate(fleet: EngineFleet, seed: number, temperature = 1, engine = 0): Promise<GenerateResult> {
   const sampling = { temperature, topP: 1, topK: 0, maxTokens: 20, stopTokenIds: [2], seed };
-  const request = { requestId: `r${seed}`, tokenIds: [1, 7, 9, 11 + (seed % 40)], sampling };
+  const request = {
+    requestId: `r${seed}`,
+    tokenIds: [1, 7, 9, 11 + (seed % 40)],
+    version: fleet.router.version.train,
+    sampling,
+  };
   return fleet.client.generate(fleet.urls[engine]!, request, { timeoutSeconds: 60 });
 }
 
@@ -108,12 +118,13 @@ describe("molt-runner serve", () => {
   it("says what it serves, and ends requests whose connection is closed", async () => {
     const fleet = await startFleet(1);
     const [url] = fleet.urls;
-    expect(await fleet.client.model(url!, { timeoutSeconds: 20 })).toEqual({ id: "tiny-model", maxModelLen: 48 });
+    const { data } = (await (await fetch(`${url}/v1/models`)).json()) as { data: unknown[] };
+    expect(data).toMatchObject([{ id: "tiny-model", max_model_len: 48 }]);
     await fleet.client.pause(url!, "keep", true, { timeoutSeconds: 20 });
     const controller = new AbortController();
     const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 4, stopTokenIds: [], seed: 1 };
     const options = { timeoutSeconds: 60, signal: controller.signal };
-    const left = fleet.client.generate(url!, { requestId: "left", tokenIds: [1], sampling }, options);
+    const left = fleet.client.generate(url!, { requestId: "left", tokenIds: [1], version: 0, sampling }, options);
     const load = async () => ((await (await fetch(`${url}/load`)).json()) as { server_load: number }).server_load;
     const loadIs = async (wanted: number) => {
       while ((await load()) !== wanted) await new Promise((resolve) => setTimeout(resolve, 20));
@@ -157,18 +168,14 @@ function localRanks(): SyncRanks & { close(): void } {
   return { all: all as SyncRanks["all"], close: () => group?.close() };
 }
 
-function syncTo(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
+function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
   const { units } = decoder;
-  return syncWeights({
-    fleet,
-    ranks,
-    units,
-    version,
-    inFlight: "wait",
-    drainSeconds: 30,
-    deadlineSeconds,
-    log: () => {},
-  });
+  const rest = { inFlight: "wait", drainSeconds: 30, deadlineSeconds, log: () => {} } as const;
+  return { fleet, ranks, units, version, ...rest };
+}
+
+function syncTo(...given: Parameters<typeof syncOptions>) {
+  return syncWeights(syncOptions(...given));
 }
 
 /** Process ids of engines, in the order of their start. */
@@ -231,15 +238,73 @@ describe("EngineFleet", () => {
     await expect(fleet.router.acquire("a", 5)).rejects.toThrow("no engine is left");
   });
 
+  it("starts an engine that died again; it serves once it has the others' weights, under its number", async () => {
+    const fleet = await startFleet(2, [], 1);
+    const ranks = localRanks();
+    await model.initialize(30);
+    await syncTo(1, fleet, ranks);
+    const restarted = deferred<Engine>();
+    fleet.onRestart = restarted.resolve;
+    told.length = 0;
+    const [first] = enginePids();
+    process.kill(first!, "SIGKILL");
+    const engine = await withDeadline(restarted.promise, 60, "the restart");
+    const states = told.map(({ engine: number, state }) => [number, state]);
+    expect(states).toEqual([
+      [engine.engine, "died"],
+      [engine.engine, "restarted"],
+    ]);
+    expect(told[0]!.message).toMatch(/^engine \d was killed by SIGKILL/);
+    // Its weights are random: the other one serves alone.
+    const leases = await Promise.all(["a", "b", "c"].map((session) => fleet.router.acquire(session, 5)));
+    expect(leases.map((lease) => lease.engine)).not.toContain(engine.engine);
+    await joinEngine(syncOptions(1, fleet, ranks), engine);
+    const joined = await Promise.all(["d", "e", "f"].map((session) => fleet.router.acquire(session, 5)));
+    expect(joined.map((lease) => lease.url)).toContain(engine.url);
+    for (const index of [0, 1]) await expectWeightsOfModel(fleet, index, 1);
+    for (const lease of [...leases, ...joined]) lease.release();
+    await model.initialize(31);
+    expect(await syncTo(2, fleet, ranks)).toMatchObject({ engines: 2 });
+    for (const index of [0, 1]) await expectWeightsOfModel(fleet, index, 2);
+    ranks.close();
+  });
+
+  it("a lone engine that dies in the middle of a sync: its successor gets the version, and requests wait", async () => {
+    const fleet = await startFleet(1, [], 1);
+    const ranks = localRanks();
+    const startUpdate = fleet.client.startWeightUpdate.bind(fleet.client);
+    fleet.client.startWeightUpdate = async (...call) => {
+      fleet.client.startWeightUpdate = startUpdate;
+      process.kill(enginePids()[0]!, "SIGKILL");
+      await startUpdate(...call);
+    };
+    await model.initialize(32);
+    const syncing = syncTo(1, fleet, ranks, 10);
+    const waiting = fleet.router.acquire("a", 60);
+    expect(await syncing).toMatchObject({ engines: 1 });
+    expect((await waiting).url).toBe(fleet.urls[0]);
+    await expectWeightsOfModel(fleet, 0, 1);
+    ranks.close();
+  });
+
+  it("stops when one that was dropped is gone, and starts none in its place", async () => {
+    const fleet = await startFleet(1, [], 1);
+    process.kill(enginePids()[0]!, "SIGSTOP"); // it takes its time to end
+    const dropped = fleet.drop(0, "it is silent");
+    await fleet.stop();
+    expect(enginePids).toThrow();
+    await dropped;
+  });
+
   it("leaves no process when a start fails", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 60, log: () => {} };
+    const options = { model: modelFolder, version: 0, startSeconds: 60, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 2, ...options })).rejects.toThrow("holds no weights");
     // pgrep finds nothing, which it says by failing.
     expect(enginePids).toThrow();
   });
 
   it("does not wait for ever for an engine that never listens", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 0.05, log: () => {} };
+    const options = { model: modelFolder, version: 0, startSeconds: 0.05, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to listen");
   });
 });

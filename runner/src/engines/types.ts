@@ -16,6 +16,8 @@ export interface SamplingParams {
 export interface GenerateRequest {
   requestId: string;
   tokenIds: Int32Array | number[];
+  /** The lease's. */
+  version: number | null;
   sampling: SamplingParams;
 }
 
@@ -26,13 +28,17 @@ export interface GenerateResult {
   versions: number[];
   stop: Extract<StopReason, "stop" | "length" | "abort">;
   stopString?: string;
+  /** Tokens that were sampled after the stop string, and taken away. */
+  cut?: number;
 }
 
-/** For one request; `release` when it has ended, however. */
+/** For one request; `release` when it has ended, with whether the engine failed: the session then moves. */
 export interface EngineLease {
   url: string;
   engine: number;
-  release(): void;
+  /** The policy version of its weights until it is released; null where they may change meanwhile. */
+  version: number | null;
+  release(failed?: boolean): void;
 }
 
 /** In an agent's thread it asks the controller's. */

@@ -1,138 +1,7 @@
-import type { AddressInfo } from "node:net";
-import type { FastifyInstance } from "fastify";
-import { afterEach, describe, expect, it } from "vitest";
-import { EngineClient } from "./client.ts";
-import { Scheduler } from "./embedded/scheduler.ts";
-import { buildServer, defaultLimits } from "./embedded/server.ts";
-import { WeightUpdates } from "./embedded/weight-updates.ts";
-import { ScriptedSampler } from "./fixtures/scripted-sampler.ts";
-import { EngineRouter } from "./router.ts";
-import { type SyncRanks, type SyncTarget, syncWeights, type TransferGroup } from "./weight-sync.ts";
-
-const parameter = { role: "embed", name: "embed", shape: [50, 8], init: { kind: "ones" as const }, decay: true };
-const units = [{ kind: "embedding" as const, parameters: [parameter] }];
-const seconds = 1;
-
-/** A transfer group without a network: a broadcast is done when the trainer and every member take part. */
-class FakeRanks {
-  /** What the trainer holds, and says that it holds. */
-  salt = 1;
-  claims = "salt-1";
-  /** Prefixes of the groups that were connected. */
-  readonly groups: string[] = [];
-  private meeting: { size: number; present: number; met: Promise<void>; meet: () => void } | null = null;
-
-  readonly all = (async (method: string, params: { prefix: string; worldSize: number }) => {
-    if (method === "connectEngines") {
-      this.groups.push(params.prefix);
-      let meet = () => {};
-      const met = new Promise<void>((resolve) => {
-        meet = resolve;
-      });
-      this.meeting = { size: params.worldSize, present: 0, met, meet };
-    }
-    if (method === "broadcastWeights") await this.takePart();
-    return [{ checksum: this.claims }];
-  }) as unknown as SyncRanks["all"];
-
-  async takePart(): Promise<void> {
-    const meeting = this.meeting!;
-    meeting.present += 1;
-    if (meeting.present % meeting.size === 0) meeting.meet();
-    const timeout = new Promise((_, reject) => setTimeout(() => reject(new Error("Gloo timed out")), seconds * 500));
-    await Promise.race([meeting.met, timeout]);
-  }
-}
-
-type Fault = (path: string) => "silent" | "error" | null;
-
-class Engine {
-  readonly sampler = new ScriptedSampler();
-  readonly scheduler: Scheduler;
-  readonly app: FastifyInstance;
-  /** Asked at each call. */
-  fault: Fault = () => null;
-
-  constructor(ranks: FakeRanks) {
-    const limits = { pageSize: 4, numPages: 64, maxNumSeqs: 8, maxBatchedTokens: 64, maxModelLen: 40 };
-    this.scheduler = new Scheduler(this.sampler, limits);
-    this.scheduler.version = "0";
-    const updates = new WeightUpdates(this.sampler, this.scheduler, units, async () => ({ close() {} }) as never);
-    const model = { name: "m", root: "m", vocabSize: 50, maxModelLen: 40, eosTokenIds: [] };
-    const loadTokenizer = () => Promise.reject(new Error("no tokenizer"));
-    const rest = { loadTokenizer, seed: 0, version: "0", apiKey: null, limits: defaultLimits };
-    this.app = buildServer({ scheduler: this.scheduler, updates, model, ...rest });
-    this.sampler.onReceive = async () => {
-      await ranks.takePart();
-      this.sampler.salt = ranks.salt;
-    };
-    this.app.addHook("onRequest", async (request, reply) => {
-      const fault = this.fault(request.url.split("?")[0]!);
-      if (fault === "silent") await new Promise(() => {});
-      if (fault === "error") return reply.code(500).send({ error: { message: "injected" } });
-    });
-  }
-}
-
-interface Setup {
-  ranks: FakeRanks;
-  engines: Engine[];
-  fleet: SyncTarget & { dropped: number[] };
-  sync(version: number): ReturnType<typeof syncWeights>;
-}
-
-const open: { engines: Engine[]; client: EngineClient }[] = [];
-
-afterEach(async () => {
-  for (const { engines, client } of open.splice(0)) {
-    await client.close();
-    await Promise.all(engines.map(({ app }) => app.close()));
-  }
-});
-
-async function setUp(count: number): Promise<Setup> {
-  const ranks = new FakeRanks();
-  const engines = Array.from({ length: count }, () => new Engine(ranks));
-  const router = new EngineRouter();
-  for (const { app } of engines) {
-    await app.listen({ host: "127.0.0.1", port: 0 });
-    router.add(`http://127.0.0.1:${(app.server.address() as AddressInfo).port}`);
-  }
-  const dropped: number[] = [];
-  const client = new EngineClient();
-  open.push({ engines, client });
-  const drop = async (engine: number, reason: string) => {
-    dropped.push(engine);
-    router.remove(engine, reason);
-  };
-  const fleet = { router, client, transfer: null as TransferGroup | null, drop, dropped };
-  const sync = (version: number) =>
-    syncWeights({
-      fleet,
-      ranks,
-      units,
-      version,
-      inFlight: "wait",
-      drainSeconds: 5,
-      deadlineSeconds: seconds,
-      log: () => {},
-    });
-  return { ranks, engines, fleet, sync };
-}
-
-/** Every engine that still serves is at one version, says so, and samples with those weights. */
-async function expectServing({ engines, fleet }: Setup, version: number, salt: number) {
-  for (const { engine } of fleet.router.alive()) {
-    const { scheduler, sampler } = engines[engine]!;
-    expect([scheduler.isPaused, scheduler.version, sampler.salt]).toEqual([false, String(version), salt]);
-  }
-  const lease = await fleet.router.acquire("anyone", 5);
-  const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 2, stopTokenIds: [], seed: 1 };
-  const request = { requestId: "after", tokenIds: [1], sampling };
-  const result = await fleet.client.generate(lease.url, request, { timeoutSeconds: 5 });
-  lease.release();
-  expect(result.versions).toEqual([version, version]);
-}
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, expect, it } from "vitest";
+import { expectRight, expectServing, type Fault, sample, seconds, setUp, units } from "./fixtures/faulty-engines.ts";
+import { joinEngine, syncWeights } from "./weight-sync.ts";
 
 describe("syncWeights", () => {
   it("brings every engine to the version, verified, over one group that stays", async () => {
@@ -226,5 +95,73 @@ describe("syncWeights", () => {
     await expect(syncWeights({ ...options, drainSeconds: 0.05 })).rejects.toThrow("1 on engine 0");
     expect(setup.engines[0]!.scheduler.isPaused).toBe(false);
     (await setup.fleet.router.acquire("b", 1)).release();
+  });
+
+  // case D8, with what every token must be by hand: the weights of its version, the draw of its position
+  it.each(["resume", "keep", "wait"] as const)("requests that run while weights change: %s", async (inFlight) => {
+    const setup = await setUp(2);
+    const { ranks, engines, fleet } = setup;
+    for (const { sampler } of engines) sampler.onStep = () => sleep(2);
+    ranks.claims = "salt-1";
+    await setup.sync(1, { inFlight });
+    const calling = Promise.all(Array.from({ length: 12 }, (_, id) => sample(setup, id)));
+    for (const version of [2, 3, 4]) {
+      await sleep(8);
+      ranks.salt = version;
+      ranks.claims = `salt-${version}`;
+      await setup.sync(version, { inFlight });
+    }
+    const changes = (await calling).map((reply, id) => expectRight(reply!, id, inFlight === "resume"));
+    if (inFlight === "wait") expect(Math.max(...changes)).toBe(0);
+    else expect(Math.max(...changes)).toBeGreaterThan(0);
+    expect(fleet.router.alive()).toHaveLength(2);
+  });
+
+  it("an engine that joins serves at its pool's version alone", async () => {
+    const { fleet, engines, ranks, sync } = await setUp(2, 1);
+    await sync(1);
+    await sync(2, { pools: ["train"] });
+    const options = { fleet, ranks, units, inFlight: "wait", drainSeconds: 5, deadlineSeconds: seconds } as const;
+    for (const { engine, url } of fleet.router.alive()) {
+      fleet.router.remove(engine, "it died");
+      fleet.router.add(url, engine);
+      await joinEngine({ ...options, version: 2, log: () => {} }, { engine, url });
+    }
+    expect(engines.map(({ scheduler }) => scheduler.version)).toEqual(["2", "2"]);
+    // The eval's is at version 1.
+    expect([fleet.router.serves("eval"), fleet.router.serves("train")]).toEqual([false, true]);
+    await sync(2, { pools: ["eval"] });
+    expect(fleet.router.serves("eval")).toBe(true);
+  });
+
+  it("of one pool waits for its engine to start again, though another pool's serves", async () => {
+    const { fleet, engines, sync } = await setUp(2, 1);
+    const { url } = fleet.router.alive(["train"])[0]!;
+    engines[1]!.fault = (path) => (path === "/update_weights" ? "error" : null);
+    fleet.ready = async (pools) => {
+      if (fleet.router.alive(pools).length > 0) return;
+      engines[1]!.fault = () => null;
+      fleet.router.add(url, 1);
+    };
+    expect(await sync(1, { pools: ["train"] })).toMatchObject({ engines: 1 });
+    expect(engines.map(({ scheduler }) => scheduler.version)).toEqual(["0", "1"]);
+    expect((await fleet.router.acquire("train", 5)).version).toBe(1);
+  });
+
+  it("of the train pool leaves the eval's engine at its version, and its requests alone", async () => {
+    const setup = await setUp(2, 1);
+    const { fleet, ranks, engines } = setup;
+    await setup.sync(1);
+    const evaluating = await fleet.router.acquire("eval", 5, undefined, "eval");
+    ranks.salt = 2;
+    ranks.claims = "salt-2";
+    expect(await setup.sync(2, { pools: ["train"], inFlight: "resume" })).toMatchObject({ engines: 1 });
+    expect([evaluating.engine, evaluating.version, engines[0]!.scheduler.version]).toEqual([0, 1, "1"]);
+    const training = await fleet.router.acquire("train", 5);
+    expect([training.engine, training.version, engines[1]!.scheduler.version]).toEqual([1, 2, "2"]);
+    evaluating.release();
+    await setup.sync(2, { pools: ["eval"] });
+    expect((await fleet.router.acquire("eval", 5, undefined, "eval")).version).toBe(2);
+    expect(engines[0]!.scheduler.version).toBe("2");
   });
 });

@@ -1,21 +1,24 @@
 import { randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { UnitDescription } from "molt-native";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { indented } from "../lists.ts";
 import { freePort } from "../trainer/free-port.ts";
 import type { RankGroup } from "../trainer/handle.ts";
-import type { CallOptions, EngineClient, UpdateInfo } from "./client.ts";
-import type { EngineFleet } from "./fleet.ts";
+import { abortEveryMs, type CallOptions, type EngineClient, type UpdateInfo } from "./client.ts";
+import type { Engine, EngineFleet } from "./fleet.ts";
+import { type EnginePool, everyPool } from "./router.ts";
 
-export type SyncTarget = Pick<EngineFleet, "router" | "client" | "transfer" | "drop">;
+export type SyncTarget = Pick<EngineFleet, "router" | "client" | "transfer" | "drop" | "ready">;
 
 /** Rank 0 speaks to the engines, the others take part in gathering. */
 export type SyncRanks = Pick<RankGroup, "all">;
 
 /** For one membership, thrown away at any change of it and after any failure. */
 export interface TransferGroup {
-  engines: number[];
+  /** Their addresses: an engine that was started again is another member. */
+  engines: string[];
 }
 
 export interface SyncOptions {
@@ -23,8 +26,13 @@ export interface SyncOptions {
   ranks: SyncRanks;
   units: UnitDescription[];
   version: number;
-  /** `train.partial_rollout`: `wait` holds new requests until running ones have ended. */
-  inFlight: "wait";
+  /** Whose engines are synced; without, all. */
+  pools?: readonly EnginePool[];
+  /**
+   * `train.partial_rollout`: what becomes of running requests while new ones are held. `wait` lets them end, `resume`
+   * aborts them and whoever asked goes on from their tokens, `keep` freezes them and their key/value cache.
+   */
+  inFlight: "resume" | "wait" | "keep";
   /** For running requests to end. */
   drainSeconds: number;
   /** For one attempt; a sync makes one, then at most one an engine. */
@@ -40,33 +48,67 @@ export interface SyncResult {
 
 /** For calls that move no weights. */
 const controlSeconds = 30;
-
-interface Engine {
-  engine: number;
-  url: string;
-}
+/** An engine that is silent must not keep the others waiting. */
+const abortSeconds = 5;
 
 /**
  * Brings every engine to `version`, verified by checksum, once running requests have drained. When an attempt with all
- * engines fails, each is tried once more by itself, and a faulty one dropped. Rejects when none is left. No engine that
- * still serves is left paused or at another version.
+ * engines fails, each is tried once more by itself, and a faulty one dropped; when all were, those that are started
+ * again. Rejects when none is left. No engine that still serves is left paused or at another version.
  */
 export async function syncWeights(options: SyncOptions): Promise<SyncResult> {
-  const { inFlight, drainSeconds, version, log } = options;
+  const { inFlight, version, pools = everyPool } = options;
   const { router } = options.fleet;
   const started = performance.now();
-  router.hold();
+  router.hold(pools);
   try {
-    if (inFlight === "wait") await router.drained(drainSeconds);
-    const engines = router.alive();
+    if (inFlight !== "keep") await drain(options);
+    const checksum = await bringAll(options);
+    for (const pool of pools) router.version[pool] = inFlight === "keep" ? null : version;
+    return { checksum, engines: router.alive(pools).length, seconds: (performance.now() - started) / 1000 };
+  } finally {
+    router.release(pools);
+  }
+}
+
+/** `resume` asks again and again: a request may hold a lease and have yet to arrive. */
+async function drain({ fleet: { router, client }, inFlight, pools, drainSeconds }: SyncOptions): Promise<void> {
+  let isWaiting = true;
+  const drained = router.drained(drainSeconds, pools).finally(() => {
+    isWaiting = false;
+  });
+  const abortAll = async ({ url }: Pick<Engine, "url">) => {
+    while (isWaiting) {
+      // An engine that fails here fails its attempt too.
+      await client.abortRequests(url, null, { timeoutSeconds: abortSeconds }).catch(() => {});
+      await Promise.race([drained, sleep(abortEveryMs)]);
+    }
+  };
+  await Promise.all([drained, ...(inFlight === "resume" ? router.alive(pools).map(abortAll) : [])]);
+}
+
+async function bringAll(options: SyncOptions): Promise<string> {
+  const { fleet, pools, version, log } = options;
+  await fleet.ready(pools);
+  const engines = fleet.router.alive(pools);
+  try {
     const checksum = await attempt(options, engines).catch((error) => {
       log(`weight sync to version ${version} failed, trying each engine by itself: ${messageOf(error)}`);
       return tryEach(options, engines);
     });
-    return { checksum, engines: router.alive().length, seconds: (performance.now() - started) / 1000 };
-  } finally {
-    router.release();
+    for (const engine of engines) fleet.router.admit(engine);
+    return checksum;
+  } catch (error) {
+    await fleet.ready(pools);
+    if (fleet.router.alive(pools).length === 0) throw error;
+    return bringAll(options);
   }
+}
+
+/** An engine that was started again, while the others go on: it serves once it has their version. */
+export async function joinEngine(options: SyncOptions, engine: Engine): Promise<void> {
+  const checksum = await tryEach(options, [engine]).catch(() => null);
+  if (checksum !== null) options.fleet.router.admit(engine, options.version);
 }
 
 async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string> {
@@ -79,7 +121,8 @@ async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string>
     } catch (error) {
       const reason = `weight sync to version ${version} failed: ${messageOf(error)}`;
       failures.push(`engine ${engine.engine} (${engine.url}): ${messageOf(error)}`);
-      await fleet.drop(engine.engine, reason);
+      // Not one that has died and been started again meanwhile.
+      if (fleet.router.alive().some(({ url }) => url === engine.url)) await fleet.drop(engine.engine, reason);
     }
   }
   if (checksum !== null) return checksum;
@@ -88,15 +131,16 @@ async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string>
 
 /** All or nothing. Whatever happens, engines are told to resume and the trainer is idle. */
 async function attempt(options: SyncOptions, engines: Engine[]): Promise<string> {
-  const { fleet, ranks, version, deadlineSeconds } = options;
+  const { fleet, ranks, version, inFlight, deadlineSeconds } = options;
   const { client } = fleet;
+  const keeps = inFlight === "keep";
   const end = performance.now() + deadlineMs(deadlineSeconds);
   const secondsLeft = () => Number(((end - performance.now()) / deadlineMs(1)).toFixed(2));
   const call = (): CallOptions => ({ timeoutSeconds: Math.max(secondsLeft(), 0.01) });
   const control = (): CallOptions => ({ timeoutSeconds: Math.min(call().timeoutSeconds, controlSeconds) });
   const onAll = <T>(body: (engine: Engine, index: number) => Promise<T>) => allOf(engines.map(body));
   try {
-    await onAll(({ url }) => client.pause(url, "abort", true, control()));
+    await onAll(({ url }) => client.pause(url, keeps ? "keep" : "abort", !keeps, control()));
     await ensureGroup(options, engines, call);
     await onAll(({ url }) => client.startWeightUpdate(url, control()));
     const update = describeUpdate(options.units);
@@ -118,8 +162,8 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
 async function ensureGroup(options: SyncOptions, engines: Engine[], call: () => CallOptions): Promise<void> {
   const { fleet, ranks, deadlineSeconds } = options;
   const host = "127.0.0.1";
-  const ids = engines.map(({ engine }) => engine);
-  if (String(fleet.transfer?.engines) === String(ids)) return;
+  const urls = engines.map(({ url }) => url);
+  if (String(fleet.transfer?.engines) === String(urls)) return;
   await disconnect(options);
   const port = await freePort();
   const prefix = `transfer-${randomBytes(4).toString("hex")}`;
@@ -134,7 +178,7 @@ async function ensureGroup(options: SyncOptions, engines: Engine[], call: () => 
   });
   const trainerJoins = withDeadline(connecting, call().timeoutSeconds, "the trainer to join the transfer group");
   // Before it stands: a half-built group must be taken down as well.
-  fleet.transfer = { engines: ids };
+  fleet.transfer = { engines: urls };
   await allOf<unknown>([trainerJoins, ...joining]);
 }
 

@@ -17,8 +17,10 @@ function reply(overrides: Record<string, unknown> = {}) {
 describe("encodeGenerate", () => {
   it("is JSON with the ids and every parameter that could change the distribution", () => {
     const sampling = { temperature: 0.5, topP: 0.9, topK: 3, maxTokens: 8, stopTokenIds: [2], seed: 2 ** 40 };
-    const body = JSON.parse(encodeGenerate({ requestId: 'a"b', tokenIds: Int32Array.of(1, 2, 3), sampling }));
-    expect(body).toMatchObject({ request_id: 'a"b', token_ids: [1, 2, 3] });
+    const body = JSON.parse(
+      encodeGenerate({ requestId: 'a"b', tokenIds: Int32Array.of(1, 2, 3), version: 7, sampling }),
+    );
+    expect(body).toMatchObject({ request_id: 'a"b', token_ids: [1, 2, 3], cache_salt: "7" });
     expect(body.sampling_params).toMatchObject({ temperature: 0.5, top_p: 0.9, top_k: 3, max_tokens: 8, logprobs: 0 });
     expect(body.sampling_params).toMatchObject({ stop_token_ids: [2], seed: 2 ** 40, n: 1, min_p: 0 });
     expect(body.sampling_params).toMatchObject({ presence_penalty: 0, frequency_penalty: 0, repetition_penalty: 1 });

@@ -1,4 +1,5 @@
 import { RunnerError } from "../errors.ts";
+import type { VersionSpan } from "./embedded/scheduler.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 
 /**
@@ -17,12 +18,6 @@ interface TokenLogprob {
   logprob: number;
 }
 
-interface VersionSpan {
-  version: string;
-  start: number;
-  end: number;
-}
-
 interface GenerateReply {
   choices?: {
     token_ids?: number[];
@@ -36,7 +31,7 @@ interface GenerateReply {
 export type ParsedGenerate = Omit<GenerateResult, "versions"> & { versions: number[] | null };
 
 /** Built by hand: typed arrays are joined without a copy. */
-export function encodeGenerate({ requestId, tokenIds, sampling }: GenerateRequest): string {
+export function encodeGenerate({ requestId, tokenIds, version, sampling }: GenerateRequest): string {
   const params = JSON.stringify({
     n: 1,
     temperature: sampling.temperature,
@@ -54,7 +49,9 @@ export function encodeGenerate({ requestId, tokenIds, sampling }: GenerateReques
     detokenize: sampling.stop !== undefined,
     skip_special_tokens: false,
   });
-  return `{"request_id":${JSON.stringify(requestId)},"token_ids":[${tokenIds.join()}],"sampling_params":${params}}`;
+  const salt = version === null ? "" : `"cache_salt":"${version}",`;
+  const id = JSON.stringify(requestId);
+  return `{"request_id":${id},${salt}"token_ids":[${tokenIds.join()}],"sampling_params":${params}}`;
 }
 
 /** Throws unless it is one whole choice whose ids and log-probabilities agree. No sentinel is data. */

@@ -13,6 +13,8 @@ export interface ChildOptions {
   onLine?: (line: string) => void;
 }
 
+export class ChildDied extends RunnerError {}
+
 const keptLines = 20;
 
 /**
@@ -66,14 +68,6 @@ export class Child {
     this.died.catch(() => {});
   }
 
-  get pid(): number | undefined {
-    return this.process.pid;
-  }
-
-  get running(): boolean {
-    return this.process.exitCode === null && this.process.signalCode === null;
-  }
-
   /** Asks by closing standard input, then by SIGTERM, then by SIGKILL; resolves when the process is gone. */
   async stop(graceSeconds = 5): Promise<void> {
     this.stopping = true;
@@ -90,11 +84,11 @@ export class Child {
     this.process.kill(signal);
   }
 
-  private deathError(code: number | null, signal: NodeJS.Signals | null): RunnerError {
+  private deathError(code: number | null, signal: NodeJS.Signals | null): ChildDied {
     const how = signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
     const lines =
       this.lastLines.length > 0 ? `; its last lines:\n    ${this.lastLines.join("\n    ")}` : " without a word";
-    return new RunnerError(`${this.name} ${how}${lines}`);
+    return new ChildDied(`${this.name} ${how}${lines}`);
   }
 }
 

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
@@ -32,12 +32,11 @@ vi.mock("node:fs", async (importOriginal) => {
 });
 
 const stateAt = (step: number): LoopState => ({
-  format: 1,
   step,
   policyVersion: step,
   updates: step,
   skippedInARow: 0,
-  prompts: { length: 4, seed: 1, epoch: 0, consumed: [], attempts: [] },
+  prompts: { length: 4, seed: 1, begun: 0, attempts: [] },
   untrained: [
     {
       groupId: "g",
@@ -72,6 +71,7 @@ const stateAt = (step: number): LoopState => ({
     },
   ],
   datasetFingerprint: "f",
+  recipeHash: "h",
   worldSize: 1,
 });
 
@@ -83,6 +83,9 @@ describe("checkpoints", () => {
       writeFileSync(join(directory, "rank0.safetensors"), "shard"),
     );
 
+  const keep = (count: number, bytes = Number.POSITIVE_INFINITY, scores: [number, number][] = []) => {
+    return { count, bytes, scores: new Map(scores) };
+  };
   const find = () => findCheckpoint(root, (message) => broken.push(message));
 
   beforeEach(() => {
@@ -96,7 +99,7 @@ describe("checkpoints", () => {
 
   it("come back as they were, NaN and typed arrays included", async () => {
     await save(3);
-    const found = findCheckpoint(root, (message) => broken.push(message));
+    const found = await find();
     expect(found?.state).toEqual(stateAt(3));
     expect(found!.state.untrained[0]!.rollouts[0]!.segments[0]!.logprobs).toBeInstanceOf(Float32Array);
     expect(broken).toEqual([]);
@@ -111,7 +114,7 @@ describe("checkpoints", () => {
     const bare = await save(4);
     rmSync(join(bare, "manifest.json"));
     mkdirSync(join(root, "step-000005.part")); // killed while saving
-    expect(findCheckpoint(root, (message) => broken.push(message))?.state.step).toBe(1);
+    expect((await find())?.state.step).toBe(1);
     expect(broken).toEqual([
       "checkpoint step-000004 is passed over: it has no manifest",
       "checkpoint step-000003 is passed over: rank0.safetensors does not match its checksum",
@@ -123,29 +126,93 @@ describe("checkpoints", () => {
     await save(1);
     const failing = saveCheckpoint(root, stateAt(2), () => Promise.reject(new Error("disk full")));
     await expect(failing).rejects.toThrow(`checkpoint ${join(root, "step-000002")} could not be written: disk full`);
-    expect(existsSync(join(root, "step-000002"))).toBe(false);
-    expect(findCheckpoint(root, () => {})?.state.step).toBe(1);
+    expect(readdirSync(root)).toEqual(["step-000001"]); // a full disk has its room back
+    expect((await find())?.state.step).toBe(1);
     await save(2);
-    expect(findCheckpoint(root, () => {})?.state.step).toBe(2);
+    expect((await find())?.state.step).toBe(2);
   });
 
   it("pruning keeps the newest", async () => {
     for (const step of [1, 2, 3]) await save(step);
-    pruneCheckpoints(root, 3, 2, () => {});
+    pruneCheckpoints(root, 3, keep(2), () => {});
     expect(readdirSync(root).sort()).toEqual(["step-000002", "step-000003"]);
+  });
+
+  it("pruning keeps no more bytes than may be, the newest always", async () => {
+    for (const step of [1, 2, 3]) await save(step);
+    const bytes = ["loop.msgpack", "manifest.json", "rank0.safetensors"]
+      .map((file) => readFileSync(join(root, "step-000003", file)).length)
+      .reduce((sum, size) => sum + size);
+    pruneCheckpoints(root, 3, keep(3, 2 * bytes), () => {});
+    expect(readdirSync(root).sort()).toEqual(["step-000002", "step-000003"]);
+    pruneCheckpoints(root, 3, keep(3, 1), () => {});
+    expect(readdirSync(root)).toEqual(["step-000003"]);
+  });
+
+  it("the best by its eval stays beside those that count, the later of two as good", async () => {
+    const scores: [number, number][] = [
+      [1, 0.5],
+      [2, 0.9],
+      [3, 0.9],
+      [9, 1],
+    ];
+    for (const step of [1, 2, 3, 4, 5]) {
+      await save(step);
+      pruneCheckpoints(root, step, keep(1, Number.POSITIVE_INFINITY, scores), () => {});
+    }
+    expect(readdirSync(root).sort()).toEqual(["step-000003", "step-000005"]);
+  });
+
+  it("an eval without the metric hides no best one", async () => {
+    for (const step of [1, 2, 3]) await save(step);
+    const scores: [number, number][] = [
+      [1, 0.9],
+      [2, Number.NaN],
+    ];
+    pruneCheckpoints(root, 3, keep(1, Number.POSITIVE_INFINITY, scores), () => {});
+    expect(readdirSync(root).sort()).toEqual(["step-000001", "step-000003"]);
+  });
+
+  it("one that cannot be read is passed over, as when the run that owns it removes it meanwhile", async () => {
+    await save(1);
+    const second = await save(2);
+    rmSync(join(second, "rank0.safetensors"));
+    mkdirSync(join(second, "rank0.safetensors"));
+    const third = await save(3);
+    rmSync(join(third, "loop.msgpack"));
+    writeFileSync(join(await save(4), "manifest.json"), "{");
+    expect((await find())?.state.step).toBe(1);
+    expect(broken).toEqual([
+      expect.stringMatching(/^checkpoint step-000004 is passed over: .*JSON/),
+      expect.stringMatching(/^checkpoint step-000003 is passed over: ENOENT.*loop.msgpack/),
+      expect.stringMatching(/^checkpoint step-000002 is passed over: EISDIR/),
+    ]);
+  });
+
+  it("that of a step is found, and one of another format is refused with the way out", async () => {
+    await save(1);
+    const second = await save(2);
+    expect((await findCheckpoint(root, () => {}, 1))?.state.step).toBe(1);
+    expect(await findCheckpoint(root, () => {}, 3)).toBeNull();
+    const manifest = join(second, "manifest.json");
+    expect(JSON.parse(readFileSync(manifest, "utf8"))).toMatchObject({ recipeHash: "h", datasetFingerprint: "f" });
+    writeFileSync(manifest, readFileSync(manifest, "utf8").replace('"format": 2', '"format": 1'));
+    await expect(find()).rejects.toThrow("step-000002 is of format 1, this version reads 2");
   });
 
   // case F3
   it("a broken one above is not what pruning keeps", async () => {
     await save(1);
     truncateSync(join(await save(4), "rank0.safetensors"), 2);
-    expect(find()?.state.step).toBe(1);
+    expect((await find())?.state.step).toBe(1);
     await save(2);
-    pruneCheckpoints(root, 2, 1, () => {});
+    pruneCheckpoints(root, 2, keep(2), () => {});
+    expect(readdirSync(root).sort()).toEqual(["step-000001", "step-000002", "step-000004"]);
+    pruneCheckpoints(root, 2, keep(1), () => {});
     expect(readdirSync(root).sort()).toEqual(["step-000002", "step-000004"]);
-    expect(find()?.state.step).toBe(2);
+    expect((await find())?.state.step).toBe(2);
     await save(4); // the name is free for a good one
-    expect(find()?.state.step).toBe(4);
+    expect((await find())?.state.step).toBe(4);
   });
 
   // case F3: an old directory that cannot be removed is said, and nothing else is lost
@@ -154,9 +221,9 @@ describe("checkpoints", () => {
     await save(2);
     disk.fails = (call, path) => call === "rmSync" && path.endsWith("step-000001");
     const problems: string[] = [];
-    pruneCheckpoints(root, 2, 1, (message) => problems.push(message));
+    pruneCheckpoints(root, 2, keep(1), (message) => problems.push(message));
     expect(problems).toEqual(["old checkpoint step-000001 stays: EIO: rmSync"]);
-    expect(find()?.state.step).toBe(2);
+    expect((await find())?.state.step).toBe(2);
   });
 
   // case F3, invariant 6: the process ends before the nth change of the disk, or in the middle of it
@@ -169,13 +236,13 @@ describe("checkpoints", () => {
       changes = 0;
       disk.fails = () => ++changes >= killAt;
       await save(2)
-        .then(() => pruneCheckpoints(root, 2, 1, () => {}))
+        .then(() => pruneCheckpoints(root, 2, keep(1), () => {}))
         .catch(() => {});
       disk.fails = whole;
-      const found = find();
+      const found = await find();
       expect(found?.state, `killed at change ${killAt}`).toEqual(stateAt(found!.state.step));
       if (found!.state.step === 1) await save(2);
-      pruneCheckpoints(root, 2, 1, () => {});
+      pruneCheckpoints(root, 2, keep(1), () => {});
       removePartialCheckpoints(root);
       expect(readdirSync(root)).toEqual(["step-000002"]);
       if (changes < killAt) break;

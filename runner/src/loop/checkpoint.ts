@@ -1,39 +1,51 @@
 import { createHash } from "node:crypto";
 import {
-  closeSync,
+  createReadStream,
   existsSync,
   mkdirSync,
-  openSync,
   readdirSync,
   readFileSync,
-  readSync,
   renameSync,
   rmSync,
+  statSync,
 } from "node:fs";
 import { join } from "node:path";
 import type { Group } from "../agents/types.ts";
 import type { PromptQueueState } from "../data/order.ts";
 import { pack, unpack } from "../encoding.ts";
-import { messageOf, RunnerError } from "../errors.ts";
-import { syncPath, writeSynced } from "../files.ts";
+import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { entriesOf, syncPath, writeSynced } from "../files.ts";
+import type { Recipe } from "../recipe/index.ts";
+
+const format = 2;
 
 export interface LoopState {
-  format: 1;
   step: number;
   policyVersion: number;
   updates: number;
+  /** Of the KL term, which may have been adapted; older checkpoints lack it. */
+  klCoef?: number;
   skippedInARow: number;
   /** Consumed places, and attempts given back. */
   prompts: PromptQueueState;
   untrained: Group[];
   datasetFingerprint: string;
+  /** Of the recipe under which it was written. */
+  recipeHash: string;
   worldSize: number;
+}
+
+export interface Checkpoint {
+  directory: string;
+  state: LoopState;
 }
 
 interface Manifest {
   /** Of the state, too. */
-  format: 1;
+  format: number;
   step: number;
+  recipeHash: string;
+  datasetFingerprint: string;
   files: Record<string, { bytes: number; sha256: string }>;
 }
 
@@ -57,8 +69,10 @@ export async function saveCheckpoint(
     mkdirSync(aside, { recursive: true });
     await saveShards(aside);
     writeSynced(join(aside, stateFile), pack(state));
-    const files = Object.fromEntries(readdirSync(aside).map((file) => [file, fingerprintFile(join(aside, file))]));
-    const manifest: Manifest = { format: 1, step: state.step, files };
+    const files: Manifest["files"] = {};
+    for (const file of readdirSync(aside)) files[file] = await fingerprintFile(join(aside, file));
+    const { step, recipeHash, datasetFingerprint } = state;
+    const manifest: Manifest = { format, step, recipeHash, datasetFingerprint, files };
     writeSynced(join(aside, "manifest.json"), JSON.stringify(manifest, null, 2));
     syncPath(aside);
     // A broken one: a run goes on from its newest complete checkpoint.
@@ -67,8 +81,9 @@ export async function saveCheckpoint(
     syncPath(root);
     return final;
   } catch (error) {
+    removePartial(aside); // a full disk needs its room
     throw new RunnerError(`checkpoint ${final} could not be written: ${messageOf(error)}`, {
-      fix: "make room on the disk or mend the folder's rights, then resume the run from its checkpoint before",
+      fix: "make room on the disk or mend the folder's rights; the checkpoint before stays",
       cause: error,
     });
   }
@@ -76,36 +91,55 @@ export async function saveCheckpoint(
 
 /** Removes what broken-off saves left. Nobody may be saving. */
 export function removePartialCheckpoints(root: string): void {
+  for (const { name } of entriesOf(root)) if (name.endsWith(partial)) removePartial(join(root, name));
+}
+
+function removePartial(aside: string): void {
   try {
-    for (const name of readdirSync(root)) {
-      if (name.endsWith(partial)) rmSync(join(root, name), { recursive: true, force: true });
-    }
+    rmSync(aside, { recursive: true, force: true });
   } catch {
-    // No such folder, or a failing disk: then that broke off the save, which reports it.
+    // A failing disk: that broke off the save, which reports it.
   }
 }
 
-/** The newest complete one; broken ones are passed over, and named through `onBroken`. */
-export function findCheckpoint(
+/** The newest complete one, or that of a step; broken ones are passed over, and named through `onBroken`. */
+export async function findCheckpoint(
   root: string,
   onBroken: (message: string) => void,
-): { directory: string; state: LoopState } | null {
-  for (const { name, directory } of listCheckpoints(root).reverse()) {
-    const problem = verify(directory);
-    if (problem === null) return { directory, state: unpack(readFileSync(join(directory, stateFile))) as LoopState };
-    onBroken(`checkpoint ${name} is passed over: ${problem}`);
+  step?: number,
+): Promise<Checkpoint | null> {
+  for (const { name, directory } of listCheckpoints(root, step).reverse()) {
+    try {
+      await verify(directory);
+      return { directory, state: unpack(readFileSync(join(directory, stateFile))) as LoopState };
+    } catch (error) {
+      if (error instanceof RunnerError) throw error;
+      onBroken(`checkpoint ${name} is passed over: ${messageOf(error)}`);
+    }
   }
   return null;
 }
 
 /**
- * After saving `step`, removes the oldest beyond `keep`; what cannot be removed is named, not fatal. Those above
- * `step`, passed over by a resume, do not count, and stay until a save takes their name.
+ * After saving `step`, which stays, removes the oldest beyond what is to be kept; what cannot be removed is named, not
+ * fatal. The best by `scores`, of steps, stays too. Those above `step`, passed over by a resume, do not count, and stay
+ * until a save takes their name.
  */
-export function pruneCheckpoints(root: string, step: number, keep: number, onProblem: (message: string) => void): void {
+export function pruneCheckpoints(
+  root: string,
+  step: number,
+  { count, bytes, scores }: { count: number; bytes: number; scores: Map<number, number> },
+  onProblem: (message: string) => void,
+): void {
   const all = listCheckpoints(root).filter((checkpoint) => checkpoint.step <= step);
-  for (const { directory, name } of all.slice(0, Math.max(0, all.length - keep))) {
+  const scoreOf = (one: { step: number }) => scores.get(one.step) ?? Number.NaN;
+  const scored = all.filter((one) => Number.isFinite(scoreOf(one)));
+  const best = scored.sort((one, other) => scoreOf(one) - scoreOf(other)).at(-1);
+  let held = 0;
+  for (const [index, { directory, name, step: saved }] of all.reverse().entries()) {
     try {
+      held += readdirSync(directory).reduce((sum, file) => sum + statSync(join(directory, file)).size, 0);
+      if (saved === step || saved === best?.step || (index < count && held <= bytes)) continue;
       rmSync(directory, { recursive: true });
     } catch (error) {
       onProblem(`old checkpoint ${name} stays: ${messageOf(error)}`);
@@ -113,48 +147,43 @@ export function pruneCheckpoints(root: string, step: number, keep: number, onPro
   }
 }
 
-function listCheckpoints(root: string): { name: string; directory: string; step: number }[] {
+export function hashOf(recipe: Recipe): string {
+  return createHash("sha256").update(JSON.stringify(recipe)).digest("hex");
+}
+
+export function listCheckpoints(root: string, step?: number): { name: string; directory: string; step: number }[] {
   if (!existsSync(root)) return [];
   return readdirSync(root)
     .flatMap((name) => {
       const match = directoryPattern.exec(name);
       return match ? [{ name, directory: join(root, name), step: Number(match[1]) }] : [];
     })
+    .filter((one) => step === undefined || one.step === step)
     .sort((one, other) => one.step - other.step);
 }
 
-function verify(directory: string): string | null {
+/** Throws what is wrong with it; a RunnerError at one that is of another version. */
+async function verify(directory: string): Promise<void> {
   const path = join(directory, "manifest.json");
-  if (!existsSync(path)) return "it has no manifest";
-  let manifest: Manifest;
-  try {
-    manifest = JSON.parse(readFileSync(path, "utf8"));
-  } catch {
-    return "its manifest is not JSON";
+  if (!existsSync(path)) throw new Error("it has no manifest");
+  const manifest: Manifest = JSON.parse(readFileSync(path, "utf8"));
+  if (manifest?.format !== format) {
+    const message = `checkpoint ${directory} is of format ${manifest?.format}, this version reads ${format}`;
+    throw usageError(message, { fix: "go on with the version that wrote it, or start anew from its exported model" });
   }
-  if (manifest?.format !== 1) return `its format is ${manifest?.format}, this version reads 1`;
   for (const [file, expected] of Object.entries(manifest.files)) {
-    const full = join(directory, file);
-    if (!existsSync(full)) return `${file} is missing`;
-    const found = fingerprintFile(full);
-    if (found.bytes !== expected.bytes) return `${file} has ${found.bytes} bytes of ${expected.bytes}`;
-    if (found.sha256 !== expected.sha256) return `${file} does not match its checksum`;
+    const found = await fingerprintFile(join(directory, file));
+    if (found.bytes !== expected.bytes) throw new Error(`${file} has ${found.bytes} bytes of ${expected.bytes}`);
+    if (found.sha256 !== expected.sha256) throw new Error(`${file} does not match its checksum`);
   }
-  return null;
 }
 
-function fingerprintFile(path: string): { bytes: number; sha256: string } {
+async function fingerprintFile(path: string): Promise<{ bytes: number; sha256: string }> {
   const hash = createHash("sha256");
-  const chunk = Buffer.alloc(1 << 20);
-  const file = openSync(path, "r");
   let bytes = 0;
-  try {
-    for (let read = readSync(file, chunk); read > 0; read = readSync(file, chunk)) {
-      hash.update(chunk.subarray(0, read));
-      bytes += read;
-    }
-  } finally {
-    closeSync(file);
+  for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) {
+    hash.update(chunk);
+    bytes += chunk.length;
   }
   return { bytes, sha256: hash.digest("hex") };
 }

@@ -1,12 +1,15 @@
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { FailureReason } from "../agents/failures.ts";
 import type { FailedRollout, Group, Rollout } from "../agents/types.ts";
 import { epochOrder, type Prompt, PromptQueue, type PromptQueueState } from "../data/order.ts";
+import { deferred } from "../deferred.ts";
+import type { RunEvent } from "../telemetry/events.ts";
 import { foldRun, type RunState } from "../telemetry/fold.ts";
-import { EventLog, readEvents } from "../telemetry/log.ts";
+import { EventLog } from "../telemetry/log.ts";
 import { type LoopOptions, type LoopProgress, type LoopServices, TrainingLoop } from "./loop.ts";
 
 const never = new Promise<never>(() => {});
@@ -25,7 +28,7 @@ function rolloutOf(prompt: Prompt, groupId: string, rolloutId: string, version: 
   return { ...base, segments: [segment], reward: 1, score: 1, stop: "stop" };
 }
 
-function failureOf(prompt: Prompt, groupId: string, rolloutId: string, reason: string): FailedRollout {
+function failureOf(prompt: Prompt, groupId: string, rolloutId: string, reason: FailureReason): FailedRollout {
   const { promptId, attempt } = prompt;
   return { runId: "r", promptId, groupId, rolloutId, attempt, reason, message: `${reason} of ${rolloutId}` };
 }
@@ -40,15 +43,18 @@ const defaults: LoopOptions = {
   groupTimeout: 20,
   evalSteps: -1,
   evalAtStart: false,
+  evalApart: false,
   saveSteps: 1,
   stopAfterSkipped: 3,
+  deterministic: false,
 };
+
+type GroupEvent = Extract<RunEvent, { type: "group" }>;
 
 /** A run whose rollouts, trainer and engines are scripts. */
 class StubRun {
   readonly options: LoopOptions;
   readonly log: EventLog;
-  readonly path: string;
   readonly promptIds: string[];
   epochs = 1;
   maxAttempts = 3;
@@ -61,8 +67,7 @@ class StubRun {
 
   constructor(directory: string, prompts: number, options: Partial<LoopOptions> = {}) {
     this.options = { ...defaults, ...options };
-    this.path = join(directory, "events.ndjson");
-    this.log = new EventLog(this.path);
+    this.log = new EventLog(join(directory, "events.ndjson"));
     this.promptIds = Array.from({ length: prompts }, (_, index) => `p${index}`);
     this.services = {
       rollout: async (prompt, groupId, rolloutId) => rolloutOf(prompt, groupId, rolloutId, this.engineVersion),
@@ -102,13 +107,23 @@ class StubRun {
   }
 
   get state(): RunState {
-    return foldRun(readEvents(this.path));
+    return foldRun(this.log.read());
+  }
+
+  /** What became of groups; a resume supersedes what came after its step. */
+  get groups(): GroupEvent[] {
+    let groups: GroupEvent[] = [];
+    for (const event of this.log.read()) {
+      if (event.type === "resumed") groups = groups.filter(({ step }) => step <= event.fromStep);
+      if (event.type === "group") groups.push(event);
+    }
+    return groups;
   }
 
   /** How often each prompt was consumed, by epoch and id. */
   consumed(): Record<string, number> {
     const counts: Record<string, number> = {};
-    for (const { epoch, promptId, groupId, outcome, requeued } of this.state.groups) {
+    for (const { epoch, promptId, groupId, outcome, requeued } of this.groups) {
       expect(groupId).toContain(`${promptId}@${epoch}.`);
       if (outcome === "trained" || !requeued)
         counts[`${epoch}:${promptId}`] = (counts[`${epoch}:${promptId}`] ?? 0) + 1;
@@ -161,7 +176,7 @@ describe("the loop", () => {
     };
     expect(await run.run()).toBe("completed");
     expect(run.consumed()).toEqual(onceEach(run.promptIds, 1));
-    const dropped = run.state.groups.filter((group) => group.outcome === "dropped");
+    const dropped = run.groups.filter((group) => group.outcome === "dropped");
     expect(dropped.map((group) => [group.promptId, group.reason, group.requeued]).sort()).toEqual([
       ["p2", "stale", true],
       ["p3", "stale", true],
@@ -174,11 +189,11 @@ describe("the loop", () => {
     const { rollout } = one.services;
     one.services.rollout = (prompt, groupId, rolloutId, signal) =>
       prompt.index === 4
-        ? Promise.resolve(failureOf(prompt, groupId, rolloutId, "grader"))
+        ? Promise.resolve(failureOf(prompt, groupId, rolloutId, "reward"))
         : rollout(prompt, groupId, rolloutId, signal);
     await one.run();
     expect(one.consumed()).toEqual(onceEach(one.promptIds, 1));
-    expect(one.state.groups.filter((group) => group.promptId === "p4").map((group) => group.requeued)).toEqual([
+    expect(one.groups.filter((group) => group.promptId === "p4").map((group) => group.requeued)).toEqual([
       true,
       true,
       false,
@@ -186,6 +201,74 @@ describe("the loop", () => {
     const all = new StubRun(directory, 10);
     all.services.rollout = async (prompt, groupId, rolloutId) => failureOf(prompt, groupId, rolloutId, "engine");
     await expect(all.run()).rejects.toThrow("8 groups in a row were dropped (engine: 8); the last one: engine of");
+  });
+
+  it.each([-2, 9])(
+    "a rollout with a token of version %i, which no engine had, is no data (case D3)",
+    async (version) => {
+      const run = new StubRun(directory, 4);
+      const { rollout } = run.services;
+      run.services.rollout = async (prompt, groupId, rolloutId, signal) =>
+        prompt.attempt === 0 && rolloutId.endsWith("/1")
+          ? rolloutOf(prompt, groupId, rolloutId, version)
+          : rollout(prompt, groupId, rolloutId, signal);
+      await run.run();
+      expect(run.consumed()).toEqual(onceEach(run.promptIds, 1));
+      const lied = run.groups.filter(({ outcome }) => outcome === "dropped");
+      expect(lied.map(({ reason, requeued }) => [reason, requeued])).toEqual(Array(4).fill(["engine", true]));
+      expect(Math.max(...run.state.steps.map(({ metrics }) => metrics.staleness_max!))).toBeLessThanOrEqual(1);
+    },
+  );
+
+  it("a prompt that cannot ever fit is not tried again", async () => {
+    const run = new StubRun(directory, 10);
+    const { rollout } = run.services;
+    run.services.rollout = (prompt, groupId, rolloutId, signal) =>
+      prompt.index === 4
+        ? Promise.resolve(failureOf(prompt, groupId, rolloutId, "context"))
+        : rollout(prompt, groupId, rolloutId, signal);
+    await run.run();
+    expect(run.consumed()).toEqual(onceEach(run.promptIds, 1));
+    const dropped = run.groups.filter((group) => group.outcome === "dropped");
+    expect(dropped.map(({ promptId, reason, requeued }) => [promptId, reason, requeued])).toEqual([
+      ["p4", "context", false],
+    ]);
+  });
+
+  // case C2, the loop's half
+  it("a group counts with as many as `rollout.min_group`; each failure is counted by its reason", async () => {
+    const run = new StubRun(directory, 6, { samplesPerPrompt: 4, minGroup: 2, batchSize: 3, maxStaleness: 0 });
+    run.maxAttempts = 1;
+    const { rollout } = run.services;
+    // Members that fail, of the prompts in order: p0 loses two, p1 three.
+    const failing: Record<string, FailureReason> = {
+      "p0/1": "engine",
+      "p0/3": "reward",
+      "p1/0": "worker",
+      "p1/1": "reward",
+      "p1/2": "reward",
+    };
+    run.services.rollout = (prompt, groupId, rolloutId, signal) => {
+      const reason = failing[`${prompt.promptId}/${rolloutId.at(-1)}`];
+      return reason
+        ? Promise.resolve(failureOf(prompt, groupId, rolloutId, reason))
+        : rollout(prompt, groupId, rolloutId, signal);
+    };
+    const trained: [string, number][] = [];
+    const { train } = run.services;
+    run.services.train = (groups, step) => {
+      trained.push(...groups.map(({ promptId, rollouts }): [string, number] => [promptId, rollouts.length]));
+      return train(groups, step);
+    };
+    await run.run();
+    expect(Object.fromEntries(trained)).toEqual({ p0: 2, p2: 4, p3: 4, p4: 4, p5: 4 });
+    expect(run.groups.find(({ promptId }) => promptId === "p1")).toMatchObject({ reason: "worker" });
+    const failed = [...run.log.read()].flatMap((event) => (event.type === "rollout_failed" ? [event] : []));
+    expect(
+      Object.fromEntries(failed.map(({ promptId, rolloutId, reason }) => [promptId + rolloutId.slice(-2), reason])),
+    ).toEqual(failing);
+    const total = (name: string) => run.state.steps.reduce((sum, { metrics }) => sum + (metrics[name] ?? 0), 0);
+    expect([total("failed/engine"), total("failed/reward"), total("failed/worker")]).toEqual([1, 3, 1]);
   });
 
   // case C8, the loop's half: a step that changed nothing publishes no version
@@ -202,8 +285,8 @@ describe("the loop", () => {
     expect(calls).toBe(5);
     expect(run.engineVersion).toBe(1);
     expect(run.state.skipped.map((event) => event.step)).toEqual([1, 3, 4, 5]);
-    expect(run.state.groups.filter(({ outcome }) => outcome === "trained")).toHaveLength(2);
-    const dropped = run.state.groups.filter(({ outcome }) => outcome === "dropped");
+    expect(run.groups.filter(({ outcome }) => outcome === "trained")).toHaveLength(2);
+    const dropped = run.groups.filter(({ outcome }) => outcome === "dropped");
     expect(dropped.map(({ reason, requeued }) => [reason, requeued])).toEqual(
       Array(8).fill(["non_finite_gradient", false]),
     );
@@ -221,7 +304,7 @@ describe("the loop", () => {
       [2, 2],
       [3, 3],
     ]);
-    const warnings = [...readEvents(run.path)].flatMap((event) => (event.type === "warning" ? [event.message] : []));
+    const warnings = [...run.log.read()].flatMap((event) => (event.type === "warning" ? [event.message] : []));
     expect(warnings[0]).toBe("step 1 broke off after 1 update (non_finite_gradient): NaN in q_proj");
   });
 
@@ -234,12 +317,69 @@ describe("the loop", () => {
     });
     await run.run();
     expect(run.consumed()).toEqual(onceEach(run.promptIds, 1));
-    expect(run.state.groups.map(({ outcome, reason }) => reason ?? outcome)).toEqual([
+    expect(run.groups.map(({ outcome, reason }) => reason ?? outcome)).toEqual([
       "no_signal",
       "trained",
       "no_signal",
       "trained",
     ]);
+  });
+
+  // invariant 1
+  it("what is dropped after the last batch is told and stored too, at its checkpoint's step", async () => {
+    const run = new StubRun(directory, 3);
+    run.maxAttempts = 1;
+    const synced = deferred();
+    const { rollout, sync } = run.services;
+    const last = epochOrder(3, 7, 0)[2];
+    run.services.rollout = async (prompt, groupId, rolloutId, signal) => {
+      if (prompt.index === last) await synced.promise;
+      if (prompt.index === last && rolloutId.endsWith("/1")) return failureOf(prompt, groupId, rolloutId, "reward");
+      const sampled = (await rollout(prompt, groupId, rolloutId, signal)) as Rollout;
+      const turn = { start: 1, end: 2, callId: rolloutId, stop: "stop" as const, temperature: 1 };
+      sampled.segments[0]!.turns.push(turn);
+      return sampled;
+    };
+    run.services.sync = async (version) => {
+      synced.resolve();
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      return sync(version);
+    };
+    const stored: [number, string][] = [];
+    run.services.storeRollouts = async (step, records) => {
+      stored.push(...records.map(({ dropped }): [number, string] => [step, dropped?.reason ?? "trained"]));
+    };
+    expect(await run.run()).toBe("completed");
+    expect(stored).toEqual([
+      [1, "trained"],
+      [1, "trained"],
+      [1, "reward"],
+    ]);
+    expect(run.groups.map(({ step, reason }) => [step, reason])).toContainEqual([1, "reward"]);
+    // By hand: two groups of two rollouts of one token, and the half of the third that did not fail.
+    const [first, second] = run.state.funnels;
+    expect(first).toMatchObject({ step: 1, sampled: 4, trained: 4 });
+    expect(second).toMatchObject({ step: 1, sampled: 1, trained: 0, dropped: { reward: 1 } });
+  });
+
+  it("ages are those of what was trained, not of what the filter left out", async () => {
+    const run = new StubRun(directory, 4, { batchSize: 2 });
+    const { rollout, train } = run.services;
+    const [first] = epochOrder(4, 7, 0);
+    run.services.rollout = async (prompt, ...rest) => {
+      const sampled = await rollout(prompt, ...rest);
+      // For the second batch: its version is 0, one old when it trains.
+      if (prompt.index === first) await vi.waitFor(() => expect(run.trainerVersion).toBe(1));
+      return sampled;
+    };
+    run.services.train = async (groups, step) => {
+      const old = groups.filter(({ admittedVersion }) => admittedVersion < step - 1);
+      const dropped = new Map(old.map(({ groupId }) => [groupId, "no_signal"]));
+      return { ...(await train(groups, step)), dropped };
+    };
+    await run.run();
+    expect(run.groups.filter(({ reason }) => reason === "no_signal").length).toBeGreaterThan(0);
+    expect(run.state.steps.map(({ metrics }) => metrics.staleness_max)).toEqual([0, 0]);
   });
 
   it("a sync that takes longer than a group may is no group's fault", async () => {
@@ -259,7 +399,7 @@ describe("the loop", () => {
       return rolloutOf(prompt, groupId, rolloutId, version);
     };
     await run.run();
-    expect(run.state.groups.map(({ outcome }) => outcome)).toEqual(Array(8).fill("trained"));
+    expect(run.groups.map(({ outcome }) => outcome)).toEqual(Array(8).fill("trained"));
   });
 
   it("groups that hang from the first on are dropped at their deadline", async () => {
@@ -267,7 +407,7 @@ describe("the loop", () => {
     const { rollout } = run.services;
     run.services.rollout = (prompt, ...rest) => (prompt.attempt === 0 ? never : rollout(prompt, ...rest));
     expect(await run.run()).toBe("completed");
-    expect(run.state.groups.map(({ reason, outcome }) => reason ?? outcome)).toEqual([
+    expect(run.groups.map(({ reason, outcome }) => reason ?? outcome)).toEqual([
       "stale",
       "stale",
       "trained",
@@ -296,7 +436,64 @@ describe("the loop", () => {
     finish!();
     await new Promise((resolve) => setTimeout(resolve, 10));
     expect(run.saved).toBe(null);
-    expect(existsSync(run.path)).toBe(false); // no event
+    expect([...run.log.read()]).toEqual([]);
+  });
+
+  it("nor does a loop that failed drop groups at their deadline: another may have them by then", async () => {
+    const run = new StubRun(directory, 8, { groupTimeout: 0.05 });
+    let running = 0;
+    run.services.rollout = () => {
+      running++;
+      return never;
+    };
+    let die: (error: Error) => void = () => {};
+    run.services.died = new Promise((_, reject) => {
+      die = reject;
+    });
+    const ended = run.run();
+    await vi.waitFor(() => expect(running).toBe(8)); // S = 1: two batches of two groups
+    die(new Error("rank 0 was killed by SIGKILL"));
+    await expect(ended).rejects.toThrow("rank 0 was killed by SIGKILL");
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect([...run.log.read()]).toEqual([]);
+  });
+
+  it("nor does a sync that was under way make it a step", async () => {
+    const run = new StubRun(directory, 8);
+    const { sync } = run.services;
+    const finish = deferred();
+    let die: (error: Error) => void = () => {};
+    run.services.died = new Promise((_, reject) => {
+      die = reject;
+    });
+    run.services.sync = async (version) => {
+      die(new Error("rank 0 was killed by SIGKILL"));
+      await finish.promise;
+      return sync(version);
+    };
+    await expect(run.run()).rejects.toThrow("rank 0 was killed by SIGKILL");
+    finish.resolve();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    const types = new Set([...run.log.read()].map(({ type }) => type));
+    expect(types).toEqual(new Set(["group", "funnel"]));
+    expect(run.saved).toBe(null);
+  });
+
+  it("nor does a checkpoint come of a failure in the last eval", async () => {
+    const run = new StubRun(directory, 4, { saveSteps: -1 });
+    let die: (error: Error) => void = () => {};
+    run.services.died = new Promise((_, reject) => {
+      die = reject;
+    });
+    run.services.evaluate = async (_, signal) => {
+      const ended = new Promise((resolve) => signal.addEventListener("abort", resolve));
+      die(new Error("rank 0 was killed by SIGKILL"));
+      await ended;
+      return {};
+    };
+    await expect(run.run()).rejects.toThrow("rank 0 was killed by SIGKILL");
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    expect([run.state.step, run.saved]).toEqual([2, null]);
   });
 
   it("interrupted before it begins, it starts nothing", async () => {
@@ -344,6 +541,44 @@ describe("the loop", () => {
     expect(run.state.evals.map(({ step, policyVersion, metrics }) => [step, policyVersion, metrics.accuracy])).toEqual([
       [0, 0, 0],
       [2, 2, 2],
+      [4, 4, 4],
+      [6, 6, 6],
+    ]);
+  });
+
+  it("goes on training while an eval has engines of its own, which then get the newest version", async () => {
+    const run = new StubRun(directory, 12, { evalSteps: 4, evalAtStart: true, evalApart: true });
+    let evalVersion = 0;
+    const synced: [number, string][] = [];
+    run.services.sync = async (version, pools) => {
+      synced.push([version, pools?.join() ?? "all"]);
+      if (!pools || pools.includes("eval")) {
+        run.syncedWhileEvaluating ||= run.evaluating > 0;
+        evalVersion = version;
+      }
+      if (!pools || pools.includes("train")) run.engineVersion = version;
+      return { seconds: 0, checksum: "c", engines: 1 };
+    };
+    const trainedMeanwhile = deferred();
+    run.services.evaluate = async (step) => {
+      run.evaluating += 1;
+      const version = evalVersion;
+      // The first lasts until the third version is out.
+      if (step === 0) await trainedMeanwhile.promise;
+      run.evaluating -= 1;
+      return { accuracy: version };
+    };
+    const { train } = run.services;
+    run.services.train = async (groups, step) => {
+      if (step === 4) trainedMeanwhile.resolve();
+      return train(groups, step);
+    };
+    await run.run();
+    expect(run.syncedWhileEvaluating).toBe(false);
+    expect(synced.slice(0, 4).map(([version]) => version)).toEqual([1, 2, 3, 4]);
+    expect(synced.slice(0, 3).map(([, pools]) => pools)).toEqual(["train", "train", "train"]);
+    expect(run.state.evals.map(({ step, policyVersion, metrics }) => [step, policyVersion, metrics.accuracy])).toEqual([
+      [0, 0, 0],
       [4, 4, 4],
       [6, 6, 6],
     ]);
@@ -407,11 +642,15 @@ describe("the loop", () => {
       failing: fc.array(fc.nat({ max: 13 }), { maxLength: 3 }),
       hopeless: fc.nat({ max: 13 }),
       skipping: fc.array(fc.integer({ min: 1, max: 6 }), { maxLength: 2 }),
+      budget: fc.nat({ max: 4 }),
+      alike: fc.array(fc.nat({ max: 13 }), { maxLength: 5 }),
     });
     await fc.assert(
-      fc.asyncProperty(scenario, async ({ prompts, kills, delays, failing, hopeless, skipping, ...options }) => {
+      fc.asyncProperty(scenario, async (drawn) => {
+        const { prompts, kills, delays, failing, hopeless, skipping, budget, alike, ...options } = drawn;
         const home = mkdtempSync(join(directory, "case-"));
-        const run = new StubRun(home, prompts, options);
+        const reasonOf = ({ promptId }: Group) => (alike.includes(Number(promptId.slice(1))) ? "no_signal" : null);
+        const run = new StubRun(home, prompts, { ...options, refill: { reasonOf, budget } });
         run.epochs = 2;
         run.maxAttempts = 2;
         let kill: { step: number; when: string } | undefined;

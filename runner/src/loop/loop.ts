@@ -10,16 +10,23 @@
  *
  * What crosses processes is behind `LoopServices`; this file decides when.
  */
+import { type FailureReason, failures } from "../agents/failures.ts";
 import type { FailedRollout, Group, Rollout } from "../agents/types.ts";
 import { mean } from "../algorithms/advantages/estimator.ts";
+import { solveRates } from "../algorithms/filters/dynamic-filtering.ts";
 import type { Prompt, PromptQueue } from "../data/order.ts";
 import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { failure } from "../deferred.ts";
+import type { EnginePool } from "../engines/router.ts";
 import type { SyncResult } from "../engines/weight-sync.ts";
 import { RunnerError } from "../errors.ts";
+import type { RunEvent } from "../telemetry/events.ts";
+import { emptyStage, type Funnel, funnelOf } from "../telemetry/funnel.ts";
 import type { EventLog } from "../telemetry/log.ts";
+import type { GroupRecord } from "../telemetry/shards.ts";
+import { StepClock } from "../telemetry/step-time.ts";
 import type { TrainResult } from "../trainer/train-batch.ts";
-import { ageOf } from "./staleness.ts";
+import { ageOf, outcomesOf, withinVersions } from "./outcomes.ts";
 import { WorkBuffer } from "./work-buffer.ts";
 
 /** Without an update, the step only consumed its batch. */
@@ -29,12 +36,13 @@ export interface LoopServices {
   /** Resolves with data for either outcome; rejects on a bug. */
   rollout(prompt: Prompt, groupId: string, rolloutId: string, signal: AbortSignal): Promise<Rollout | FailedRollout>;
   train(groups: Group[], step: number): Promise<TrainOutcome>;
-  /** Every engine, verified. */
-  sync(version: number): Promise<SyncResult>;
+  /** Every engine of these pools, verified. */
+  sync(version: number, pools?: readonly EnginePool[]): Promise<SyncResult>;
   /** At the engines' version; null without an eval set. */
-  evaluate: ((signal: AbortSignal) => Promise<Record<string, number>>) | null;
-  storeRollouts(step: number, groups: Group[]): Promise<void>;
-  checkpoint(loop: LoopProgress): Promise<void>;
+  evaluate: ((step: number, signal: AbortSignal) => Promise<Record<string, number>>) | null;
+  storeRollouts(step: number, groups: GroupRecord[]): Promise<void>;
+  /** Of everything as it is now; resolves when training may go on. */
+  checkpoint(progress: LoopProgress): Promise<void>;
   /** When a process that the run needs is gone. */
   died: Promise<never>;
 }
@@ -51,8 +59,14 @@ export interface LoopOptions {
   groupTimeout: number;
   evalSteps: number;
   evalAtStart: boolean;
+  /** Evals have engines of their own. */
+  evalApart: boolean;
   saveSteps: number;
   stopAfterSkipped: number;
+  /** Says why a group leaves for another prompt's, at most `budget` of them a step. */
+  refill?: { reasonOf(group: Group): string | null; budget: number };
+  /** Batches are sorted by id. */
+  deterministic: boolean;
 }
 
 export interface LoopProgress {
@@ -62,23 +76,40 @@ export interface LoopProgress {
   untrained: Group[];
 }
 
+type GroupFate = Pick<Extract<RunEvent, { type: "group" }>, "reason" | "requeued" | "reward">;
+
 export class TrainingLoop {
   private readonly options: LoopOptions;
   private readonly services: LoopServices;
   private readonly prompts: PromptQueue;
   private readonly log: EventLog;
   private readonly buffer: WorkBuffer;
+  /** Of live groups, by their id. */
   private readonly promptOf = new Map<string, Prompt>();
+  private readonly clock = new StepClock();
+  /** Ends rollouts and evals. */
   private readonly abort = new AbortController();
-  private evaluation: Promise<void> = Promise.resolve();
+  /** Of a group or an eval, outside the train task. */
+  private readonly failure = failure();
+  /** The train task, which a failure elsewhere does not end, goes no further. */
+  private failed = false;
+  /** Batches consumed. */
   private step: number;
   private savedStep: number;
-  private skippedInARow: number;
-  private droppedInARow: string[] = [];
-  private failed = false;
   private evaluatedStep: number | null = null;
-  /** Outside the train task. */
-  private readonly failure = failure();
+  private skippedInARow: number;
+  /** Reasons. */
+  private droppedInARow: string[] = [];
+  /** Dropped before they came to a batch, and not yet in a funnel. */
+  private discarded: GroupRecord[] = [];
+  /** Mean rewards of the groups replaced since the last step. */
+  private refilled: number[] = [];
+  /** The newest eval's end, at which the next begins. */
+  private evaluation: Promise<void> = Promise.resolve();
+  /** Evals that have not ended. */
+  private evaluating = 0;
+  /** The evals' own engines are at an older version. */
+  private evalLags = false;
 
   constructor(
     options: LoopOptions,
@@ -130,11 +161,6 @@ export class TrainingLoop {
     return this.abort.signal.aborted;
   }
 
-  get progress(): LoopProgress {
-    const { buffer, step, skippedInARow } = this;
-    return { step, policyVersion: buffer.trainerVersion, skippedInARow, untrained: buffer.untrained };
-  }
-
   // generate
 
   /** The run ends when training does. */
@@ -160,70 +186,103 @@ export class TrainingLoop {
   }
 
   private async runGroup(groupId: string, prompt: Prompt, admittedVersion: number): Promise<void> {
-    const { samplesPerPrompt, minGroup } = this.options;
+    const { samplesPerPrompt, minGroup, refill } = this.options;
     const members = Array.from({ length: samplesPerPrompt }, (_, member) =>
       this.services.rollout(prompt, groupId, `${groupId}/${member}`, this.abort.signal),
     );
-    const outcomes = await Promise.all(members);
-    if (this.ending || !this.buffer.isLive(groupId)) return;
+    const ended = await this.clock.generate(Promise.all(members));
+    if (this.ending) return;
+    const outcomes = ended.map((outcome) => withinVersions(outcome, admittedVersion, this.buffer.trainerVersion));
     const rollouts = outcomes.filter((outcome) => "segments" in outcome);
     const failed = outcomes.filter((outcome): outcome is FailedRollout => !("segments" in outcome));
+    const { promptId, epoch, attempt } = prompt;
+    const group = { groupId, promptId, epoch, admittedVersion, attempt, rollouts, failed };
+    if (!this.buffer.isLive(groupId)) {
+      this.discarded.push({ group, dropped: { reason: "stale" } });
+      return;
+    }
     for (const { promptId, rolloutId, attempt, reason, message } of failed) {
       this.log.emit({ type: "rollout_failed", promptId, groupId, rolloutId, attempt, reason, message });
     }
     if (rollouts.length < minGroup) {
-      this.drop(groupId, failed[0]?.reason ?? "min_group", failed[0]?.message);
+      const { reason, message } = failed[0] ?? { reason: "min_group", message: undefined };
+      this.discarded.push({ group, dropped: { reason } });
+      this.drop(groupId, reason, message);
       return;
     }
     this.droppedInARow = [];
-    const { promptId, epoch, attempt } = prompt;
-    this.buffer.finish({ groupId, promptId, epoch, admittedVersion, attempt, rollouts, failed });
+    const reason = this.refilled.length < (refill?.budget ?? 0) ? refill!.reasonOf(group) : null;
+    if (reason === null) this.buffer.finish(group);
+    else this.replace(group, reason);
+  }
+
+  /** What it leaves free admits another prompt's group. */
+  private replace(group: Group, reason: string): void {
+    const { groupId, rollouts } = group;
+    this.discarded.push({ group, dropped: { reason } });
+    this.prompts.consume(this.promptOf.get(groupId)!);
+    this.release(groupId, { reason, requeued: false });
+    this.refilled.push(mean(rollouts.map(({ reward }) => reward)));
+    if (this.refilled.length < this.options.refill!.budget) return;
+    const message = `algo.refill_budget is used up: ${this.refilled.length} groups without signal were replaced`;
+    this.log.emit({ type: "warning", message: `${message}; ${solveRates(this.refilled)}` });
+  }
+
+  /** Of the checkpoint that will know of what happens now: a resume supersedes later steps. */
+  private get stepToSave(): number {
+    return this.savedStep === this.step ? this.step + 1 : this.step;
+  }
+
+  /** Its place is free; without a `reason` it was trained. */
+  private release(groupId: string, fate: GroupFate): void {
+    const { promptId, epoch, attempt } = this.promptOf.get(groupId)!;
+    const outcome = fate.reason === undefined ? "trained" : "dropped";
+    const step = this.stepToSave;
+    this.log.emit({ type: "group", groupId, promptId, epoch, attempt, outcome, ...fate, step });
+    this.promptOf.delete(groupId);
+    this.buffer.remove(groupId);
   }
 
   /** Frees the group's place; its prompt is given back until its attempts are used up. */
-  private drop(groupId: string, reason: string, detail = reason): void {
+  private drop(groupId: string, reason: FailureReason, detail: string = reason): void {
     const prompt = this.promptOf.get(groupId)!;
-    const requeued = this.prompts.giveBack(prompt);
-    const { promptId, epoch, attempt } = prompt;
-    // The checkpoint that knows of it: a resume supersedes later steps.
-    const step = this.savedStep === this.step ? this.step + 1 : this.step;
-    this.log.emit({ type: "group", groupId, promptId, epoch, attempt, outcome: "dropped", reason, requeued, step });
-    this.promptOf.delete(groupId);
-    this.buffer.remove(groupId);
+    const isFinal = failures[reason] === "final";
+    const requeued = !isFinal && this.prompts.giveBack(prompt);
+    if (isFinal) this.prompts.consume(prompt);
+    this.release(groupId, { reason, requeued });
     this.droppedInARow.push(reason);
     const limit = Math.max(8, 2 * this.options.batchSize);
-    if (this.droppedInARow.length >= limit) {
-      const names = [...new Set(this.droppedInARow)];
-      const count = (name: string) => this.droppedInARow.filter((one) => one === name).length;
-      const reasons = names.map((name) => `${name}: ${count(name)}`).join(", ");
-      throw new RunnerError(`${limit} groups in a row were dropped (${reasons}); the last one: ${detail}`);
-    }
+    if (this.droppedInARow.length < limit) return;
+    const count = (name: string) => this.droppedInARow.filter((one) => one === name).length;
+    const reasons = [...new Set(this.droppedInARow)].map((name) => `${name}: ${count(name)}`).join(", ");
+    throw new RunnerError(`${limit} groups in a row were dropped (${reasons}); the last one: ${detail}`);
   }
 
   // train
 
   private async train(interrupted: AbortSignal): Promise<void> {
     while (this.options.steps === null || this.step < this.options.steps) {
-      const groups = await this.nextBatch(interrupted);
+      const groups = await this.clock.measure("wait", this.nextBatch());
+      if (this.failed) return;
       if (!groups) break;
       await this.trainStep(groups);
       if (this.failed) return;
       if (interrupted.aborted) break;
-      if (this.options.evalSteps > 0 && this.step % this.options.evalSteps === 0) this.startEval();
+      if (this.options.evalSteps > 0 && this.step % this.options.evalSteps === 0) await this.startEval();
       if (this.options.saveSteps > 0 && this.step % this.options.saveSteps === 0) await this.save();
     }
     if (!interrupted.aborted) {
       await this.evaluation;
-      if (this.step !== this.evaluatedStep) this.startEval();
+      if (this.step !== this.evaluatedStep) await this.startEval();
       await this.evaluation;
     }
     await this.save();
   }
 
-  /** Null at the end of the prompts or at an interrupt. */
-  private async nextBatch(interrupted: AbortSignal): Promise<Group[] | null> {
+  /** Null at the end of the prompts, at an interrupt, or after a failure: the run may go on in another loop. */
+  private async nextBatch(): Promise<Group[] | null> {
     for (;;) {
-      if (interrupted.aborted) return null;
+      if (this.ending) return null;
       const decision = this.buffer.nextBatch();
       if (decision.kind === "end") return null;
       if (decision.kind === "batch") return decision.groups;
@@ -241,33 +300,45 @@ export class TrainingLoop {
   }
 
   private async trainStep(groups: Group[]): Promise<void> {
-    const startedAt = performance.now();
-    const { metrics, updates, dropped, skipped } = await this.services.train(groups, this.step + 1);
+    if (this.options.deterministic) groups.sort((one, other) => (one.groupId < other.groupId ? -1 : 1));
+    const training = this.services.train(groups, this.step + 1);
+    const { metrics, updates, dropped, skipped } = await this.clock.measure("train", training);
     if (this.failed) return;
     this.step += 1;
-    const trainedAt = performance.now();
-    const ages = ageOf(groups, this.buffer.trainerVersion);
+    const trained = groups.filter(({ groupId }) => !dropped.has(groupId));
+    const ages = ageOf(trained, this.buffer.trainerVersion);
     this.consume(groups, dropped);
     // At once: what the freed places admit counts from the new version.
     if (updates > 0) this.buffer.trainerVersion += 1;
-    await this.services.storeRollouts(this.step, groups);
+    const records = groups.map((group) => recordOf(group, dropped)).concat(this.discarded.splice(0));
+    const refill = this.options.refill && { groups_refilled: this.refilled.splice(0).length };
+    const funnel = await this.account(this.step, records);
     if (updates > 0) {
-      const sync = await this.sync();
-      const seconds = { train_seconds: (trainedAt - startedAt) / 1000, sync_seconds: sync.seconds };
-      this.log.emit({
-        type: "step",
-        step: this.step,
-        policyVersion: this.buffer.trainerVersion,
-        metrics: { ...metrics, ...ages, ...seconds, live_groups: this.buffer.liveCount },
-      });
+      await this.sync();
+      if (this.failed) return;
+      const seconds = this.clock.take(records);
+      const times = { train_seconds: seconds.train!, sync_seconds: seconds.sync!, live_groups: this.buffer.liveCount };
+      const all = { ...metrics, ...ages, ...outcomesOf(records), ...refill, ...times };
+      const { step, buffer } = this;
+      this.log.emit({ type: "step", step, policyVersion: buffer.trainerVersion, metrics: all, seconds });
     }
-    this.countSkipped(skipped, updates);
+    this.countSkipped(skipped, updates, funnel);
   }
 
-  private countSkipped(skipped: TrainOutcome["skipped"], updates: number): void {
+  /** Tells and stores what became of all that was sampled for a step. */
+  private async account(step: number, records: GroupRecord[]): Promise<Funnel> {
+    const funnel = funnelOf(records);
+    this.log.emit({ type: "funnel", step, ...funnel });
+    await this.clock.measure("store", this.services.storeRollouts(step, records));
+    return funnel;
+  }
+
+  private countSkipped(skipped: TrainOutcome["skipped"], updates: number, funnel: Funnel): void {
     this.skippedInARow = skipped ? this.skippedInARow + 1 : 0;
     if (!skipped) return;
-    const { reason, detail } = skipped;
+    const { reason } = skipped;
+    const empty = reason === "no_trainable_tokens" ? emptyStage(funnel) : null;
+    const detail = [empty, skipped.detail].filter((text) => text).join("; ");
     if (updates === 0) this.log.emit({ type: "step_skipped", step: this.step, reason, detail });
     else {
       const made = `${updates} update${updates === 1 ? "" : "s"}`;
@@ -278,57 +349,69 @@ export class TrainingLoop {
   }
 
   private consume(groups: Group[], dropped: TrainOutcome["dropped"]): void {
-    for (const { groupId, promptId, attempt, rollouts } of groups) {
-      const prompt = this.promptOf.get(groupId)!;
-      this.prompts.consume(prompt);
+    for (const { groupId, rollouts } of groups) {
+      this.prompts.consume(this.promptOf.get(groupId)!);
       const reward = mean(rollouts.map((rollout) => rollout.reward));
       const reason = dropped.get(groupId);
-      const became =
-        reason === undefined
-          ? ({ outcome: "trained" } as const)
-          : ({ outcome: "dropped", reason, requeued: false } as const);
-      const { epoch } = prompt;
-      this.log.emit({ type: "group", groupId, promptId, epoch, attempt, ...became, step: this.step, reward });
-      this.promptOf.delete(groupId);
+      this.release(groupId, { reward, ...(reason !== undefined && { reason, requeued: false }) });
     }
-    this.buffer.consumed(groups);
   }
 
   // sync and eval
 
-  /** After a running eval: its engines are pinned to its version. */
-  private async sync(): Promise<SyncResult> {
-    await this.evaluation;
+  /** After a running eval, to whose version its engines are pinned; those apart wait for the next. */
+  private async sync(): Promise<void> {
+    this.evalLags = this.options.evalApart && this.evaluating > 0;
+    if (!this.evalLags) await this.clock.measure("eval", this.evaluation);
     const version = this.buffer.trainerVersion;
     const heldSince = Date.now();
-    const report = await this.services.sync(version);
+    const syncing = this.services.sync(version, this.evalLags ? ["train"] : undefined);
+    const report = await this.clock.measure("sync", syncing);
+    if (this.failed) return;
     this.buffer.postponeDeadlines(Date.now() - heldSince);
     this.buffer.engineVersion = version;
     this.buffer.notify();
     this.log.emit({ type: "sync", policyVersion: version, ...report });
-    return report;
   }
 
-  private startEval(): void {
+  private async startEval(): Promise<void> {
     const { evaluate } = this.services;
     if (!evaluate) return;
+    if (this.evalLags) {
+      await this.evaluation;
+      await this.services.sync(this.buffer.engineVersion, ["eval"]);
+      this.evalLags = false;
+    }
     const { step } = this;
     const policyVersion = this.buffer.engineVersion;
     this.evaluatedStep = step;
-    this.evaluation = this.evaluation.then(async () => {
-      try {
-        const metrics = await evaluate(this.abort.signal);
+    this.evaluating++;
+    const work = this.evaluation.then(() => evaluate(step, this.abort.signal));
+    this.evaluation = work.then(
+      (metrics) => {
+        this.evaluating--;
         if (!this.ending) this.log.emit({ type: "eval", step, policyVersion, metrics });
-      } catch (error) {
+      },
+      (error) => {
         if (!this.ending) throw error;
-      }
-    });
+      },
+    );
     this.evaluation.catch(this.failure.reject);
   }
 
   private async save(): Promise<void> {
+    if (this.failed) return;
+    // What was dropped since the batch: the checkpoint knows of it.
+    while (this.discarded.length > 0) await this.account(this.stepToSave, this.discarded.splice(0));
     if (this.savedStep === this.step) return;
     this.savedStep = this.step;
-    await this.services.checkpoint(this.progress);
+    const { buffer, step, skippedInARow } = this;
+    const progress = { step, policyVersion: buffer.trainerVersion, skippedInARow, untrained: buffer.untrained };
+    await this.clock.measure("checkpoint", this.services.checkpoint(progress));
   }
+}
+
+function recordOf(group: Group, reasons: TrainOutcome["dropped"]): GroupRecord {
+  const reason = reasons.get(group.groupId);
+  return { group, ...(reason !== undefined && { dropped: { reason } }) };
 }

@@ -1,9 +1,11 @@
 import { AgentPool, type RolloutSampling } from "../agents/pool.ts";
+import type { RolloutLimits } from "../agents/rollout.ts";
 import type { Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { EngineFleet } from "../engines/fleet.ts";
 import type { Recipe } from "../recipe/index.ts";
+import type { RunEvent } from "../telemetry/events.ts";
 import { RankGroup } from "../trainer/handle.ts";
 import { policyLoss, rankInit } from "../trainer/specs.ts";
 import type { EvalProfile } from "./evaluate.ts";
@@ -19,6 +21,20 @@ export function syncDeadlines({ engine, rollout }: Recipe) {
   return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
 }
 
+export function rolloutLimits(recipe: Recipe): RolloutLimits {
+  const { data, reward, rollout } = recipe;
+  return {
+    maxLen: data.max_len,
+    maxTurns: rollout.max_turns,
+    maxRequests: rollout.max_requests,
+    rolloutSeconds: rollout.timeout,
+    turnSeconds: rollout.turn_timeout,
+    toolSeconds: rollout.tool_timeout,
+    rewardSeconds: reward.timeout,
+    heldSeconds: syncDeadlines(recipe).heldSeconds,
+  };
+}
+
 export interface Sampling {
   fleet: EngineFleet;
   agents: AgentPool;
@@ -28,19 +44,18 @@ export interface Parts extends Sampling {
   ranks: RankGroup;
 }
 
-type Warn = (message: string) => void;
+type Emit = (event: RunEvent) => void;
 
-export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, warn: Warn): Promise<Parts> {
+export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, emit: Emit): Promise<Parts> {
   // Engines get their weights by the first sync, whatever the policy starts from.
-  const sampling = startSampling(recipe, folder, runId, "random", warn);
-  const ranks = startRanks(recipe, folder, recipe.actor.devices_per_node);
-  const [ranksResult, samplingResult] = await Promise.allSettled([ranks, sampling]);
-  if (ranksResult.status === "fulfilled" && samplingResult.status === "fulfilled") {
-    return { ranks: ranksResult.value, ...samplingResult.value };
-  }
-  if (ranksResult.status === "fulfilled") await ranksResult.value.stop();
-  if (samplingResult.status === "fulfilled") await stopSampling(samplingResult.value);
-  throw ranksResult.status === "rejected" ? ranksResult.reason : (samplingResult as PromiseRejectedResult).reason;
+  const [ranks, sampling] = await Promise.allSettled([
+    startRanks(recipe, folder, recipe.actor.devices_per_node),
+    startSampling(recipe, folder, runId, "random", emit),
+  ]);
+  if (ranks.status === "fulfilled" && sampling.status === "fulfilled") return { ranks: ranks.value, ...sampling.value };
+  if (ranks.status === "fulfilled") await ranks.value.stop();
+  if (sampling.status === "fulfilled") await stopSampling(sampling.value);
+  throw [ranks, sampling].find((it) => it.status === "rejected")!.reason;
 }
 
 export async function stopParts(parts: Parts): Promise<void> {
@@ -63,28 +78,33 @@ export async function startSampling(
   folder: ModelFolder,
   runId: string,
   init: "weights" | "random",
-  warn: Warn,
+  emit: Emit,
 ): Promise<Sampling> {
-  const { engine, data, reward, rollout, run, train } = recipe;
+  const { engine, data, rollout, run, train } = recipe;
   const limits = {
     "--max-model-len": data.max_len,
     "--dtype": engine.dtype,
-    "--max-num-seqs": engine.max_num_seqs,
+    // Alone in its batch a request is computed in the same shapes, whatever else is asked.
+    "--max-num-seqs": run.deterministic ? 1 : engine.max_num_seqs,
+    ...(run.deterministic && { "--threads": 1 }),
     "--page-size": engine.page_size,
     ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
   };
   const fleet = await EngineFleet.start({
     count: engine.count,
+    evalEngines: recipe.eval.engines,
     model: folder.path,
     args: ["--init", init, ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)])],
     version: 0,
     startSeconds,
-    log: warn,
+    maxRestarts: run.max_restarts,
+    emit,
   });
   try {
     const agents = await AgentPool.start({
       workers: rollout.workers,
       agentPath: train.agent_path,
+      onlyEnv: run.deterministic,
       agentCommand: train.agent_command,
       graderCommand: train.grader_command,
       tokenizerFolder: folder.path,
@@ -93,17 +113,9 @@ export async function startSampling(
       router: fleet.router,
       runId,
       seed: run.seed,
-      limits: {
-        maxLen: data.max_len,
-        maxTurns: rollout.max_turns,
-        maxRequests: rollout.max_requests,
-        rolloutSeconds: rollout.timeout,
-        turnSeconds: rollout.turn_timeout,
-        toolSeconds: rollout.tool_timeout,
-        rewardSeconds: reward.timeout,
-        heldSeconds: syncDeadlines(recipe).heldSeconds,
-      },
-      warn,
+      limits: rolloutLimits(recipe),
+      maxRestarts: run.max_restarts,
+      emit,
     });
     return { fleet, agents };
   } catch (error) {
@@ -128,10 +140,11 @@ export function evalProfiles({ eval: evaluation, rollout }: Recipe): EvalProfile
   const { temperature, top_p: topP, n_samples_per_prompt: samplesPerPrompt } = evaluation;
   const maxNewTokens = evaluation.max_new_tokens ?? rollout.max_new_tokens;
   const greedy: RolloutSampling = { temperature, topP, topK: 0, maxNewTokens };
-  const profiles: EvalProfile[] = [{ metric: "accuracy", sampling: greedy, samplesPerPrompt }];
+  const pool = evaluation.engines > 0 ? "eval" : "train";
+  const profiles: EvalProfile[] = [{ metric: "accuracy", sampling: greedy, samplesPerPrompt, pool }];
   if (evaluation.sampled) {
     const sampling = { temperature: rollout.temperature, topP: 1, topK: 0, maxNewTokens };
-    profiles.push({ metric: "sampled", sampling, samplesPerPrompt });
+    profiles.push({ metric: "sampled", sampling, samplesPerPrompt, pool });
   }
   return profiles;
 }

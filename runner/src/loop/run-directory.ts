@@ -1,5 +1,5 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { basename, join, resolve } from "node:path";
 import { RunnerError, usageError } from "../errors.ts";
 
 /** `runs/<id>/`, held by one process at a time. */
@@ -8,7 +8,6 @@ export class RunDirectory {
   readonly runId: string;
   readonly recipe: string;
   readonly events: string;
-  readonly rollouts: string;
   readonly checkpoints: string;
   readonly export: string;
   private released = false;
@@ -18,7 +17,6 @@ export class RunDirectory {
     this.runId = runId;
     this.recipe = join(path, "recipe.yaml");
     this.events = join(path, "events.ndjson");
-    this.rollouts = join(path, "rollouts");
     this.checkpoints = join(path, "checkpoints");
     this.export = join(path, "export");
   }
@@ -35,13 +33,19 @@ export class RunDirectory {
   }
 
   static open(path: string): RunDirectory {
+    const { path: full, runId } = RunDirectory.at(path);
+    return RunDirectory.hold(full, runId);
+  }
+
+  /** To look at, whoever holds it. */
+  static at(path: string): RunDirectory {
     const full = resolve(path);
     if (!existsSync(join(full, "events.ndjson")) || !existsSync(join(full, "recipe.yaml"))) {
       throw usageError(`${path} is not a run directory: it holds no events.ndjson and recipe.yaml`, {
         fix: "name a folder below runs/, such as the one that the run printed at its end",
       });
     }
-    return RunDirectory.hold(full, full.split(/[\\/]/).at(-1)!);
+    return new RunDirectory(full, basename(full));
   }
 
   release(): void {
@@ -52,9 +56,9 @@ export class RunDirectory {
 
   private static hold(path: string, runId: string): RunDirectory {
     const lock = join(path, "owner.pid");
-    while (!unlessThere(() => writeFileSync(lock, String(process.pid), { flag: "wx" }))) {
-      const pid = Number(readFileSync(lock, "utf8"));
-      if (isAlive(pid)) {
+    while (!unlessThere(() => writeFileSync(lock, `${process.pid} ${startOf(process.pid)}`, { flag: "wx" }))) {
+      const pid = ownerOf(path);
+      if (pid !== null) {
         const fix = `wait for it or end it; if process ${pid} is something else, remove ${lock}`;
         throw new RunnerError(`run ${runId} is at work in process ${pid}`, { fix });
       }
@@ -75,12 +79,34 @@ function unlessThere(make: () => void): boolean {
   }
 }
 
-function isAlive(pid: number): boolean {
+/** The process at work on a run, by its id; null when none is. A later process may have been given the same id. */
+export function ownerOf(directory: string): number | null {
+  try {
+    const [id, start] = readFileSync(join(directory, "owner.pid"), "utf8").split(" ");
+    const pid = Number(id);
+    return isAlive(pid) && (start === undefined || start === startOf(pid)) ? pid : null;
+  } catch {
+    return null; // Nobody's, perhaps since just now.
+  }
+}
+
+/** When a process began, in ticks since the machine did; empty of a zombie, and where nobody tells (not Linux). */
+function startOf(pid: number): string {
+  try {
+    // The command's name stands in parentheses and may hold anything; after it the state, and the start as the 20th.
+    const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)!.split(" ");
+    return fields[0] === "Z" ? "" : fields[19]!;
+  } catch {
+    return "";
+  }
+}
+
+export function isAlive(pid: number): boolean {
   if (!Number.isInteger(pid) || pid <= 0 || pid === process.pid) return false;
   try {
     process.kill(pid, 0);
     return true;
-  } catch {
-    return false;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM"; // another user's
   }
 }

@@ -6,8 +6,9 @@ import { Tokenizer } from "../data/tokenizer.ts";
 import { RunnerError } from "../errors.ts";
 import type { Recipe } from "../recipe/index.ts";
 import type { RankGroup } from "../trainer/handle.ts";
+import { learningRates } from "../trainer/schedule.ts";
 import { type SftRow, sftBatch } from "../trainer/sft-batch.ts";
-import { readPolicyFolder, schedule, sftLoss } from "../trainer/specs.ts";
+import { readPolicyFolder, sftLoss } from "../trainer/specs.ts";
 import { exportRun } from "./export.ts";
 import { startRanks } from "./parts.ts";
 import { phase } from "./phase.ts";
@@ -55,7 +56,7 @@ async function readDemonstrations({ data, actor }: Recipe): Promise<Demonstratio
 async function trainRows(options: RunOptions, ranks: RankGroup, data: Demonstrations): Promise<void> {
   const { recipe, arithmetic, log, interrupted } = options;
   const { batch_size: batchSize, max_tokens_per_device: maxTokensPerDevice } = recipe.train;
-  const settings = { maxTokensPerDevice, schedule: schedule(recipe, arithmetic.updates!) };
+  const settings = { maxTokensPerDevice, schedule: learningRates(recipe, arithmetic.updates!) };
   const batches = batchesOf(data, batchSize, recipe.run.seed, arithmetic.steps!);
   let step = 0;
   let updates = 0;

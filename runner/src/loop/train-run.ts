@@ -1,19 +1,30 @@
 /** One run from recipe to export: starts what the loop needs, and ends it whatever happens. */
-import { mkdir } from "node:fs/promises";
-import { join } from "node:path";
 import type { Group, Row } from "../agents/types.ts";
+import { adaptedKlCoef } from "../algorithms/kl.ts";
 import { type Dataset, readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { type Prompt, PromptQueue } from "../data/order.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
-import { pack } from "../encoding.ts";
-import { type SyncResult, syncWeights } from "../engines/weight-sync.ts";
-import { usageError } from "../errors.ts";
-import { replaceFileAsync } from "../files.ts";
+import { deferred } from "../deferred.ts";
+import type { Engine } from "../engines/fleet.ts";
+import type { EnginePool } from "../engines/router.ts";
+import { joinEngine, type SyncOptions, type SyncResult, syncWeights } from "../engines/weight-sync.ts";
+import { messageOf } from "../errors.ts";
+import { ChildDied } from "../launchers/child.ts";
 import type { Recipe } from "../recipe/index.ts";
-import { readPolicyFolder, schedule } from "../trainer/specs.ts";
-import { trainBatch } from "../trainer/train-batch.ts";
-import { type LoopState, pruneCheckpoints, removePartialCheckpoints, saveCheckpoint } from "./checkpoint.ts";
+import { type GroupRecord, RolloutStore } from "../telemetry/shards.ts";
+import { RankLost } from "../trainer/handle.ts";
+import { readPolicyFolder, trainSettings } from "../trainer/specs.ts";
+import { dropReason, type TrainSettings, trainBatch } from "../trainer/train-batch.ts";
+import {
+  type Checkpoint,
+  findCheckpoint,
+  hashOf,
+  type LoopState,
+  pruneCheckpoints,
+  removePartialCheckpoints,
+  saveCheckpoint,
+} from "./checkpoint.ts";
 import { evaluate } from "./evaluate.ts";
 import { exportRun } from "./export.ts";
 import { type LoopProgress, type LoopServices, TrainingLoop, type TrainOutcome } from "./loop.ts";
@@ -23,41 +34,63 @@ import type { RunOptions } from "./run-options.ts";
 import { sampleOf, showsSample } from "./sample.ts";
 
 export interface TrainRunOptions extends RunOptions {
-  checkpoint: { directory: string; state: LoopState } | null;
+  checkpoint: Checkpoint | null;
 }
 
+/** A rank lost after the start sends the run back to its newest checkpoint, a few times without a newer one. */
 export async function trainRun(options: TrainRunOptions): Promise<"completed" | "interrupted"> {
+  const { recipe, arithmetic, directory, log, interrupted } = options;
+  const warn = (message: string) => log.emit({ type: "warning", message });
+  let { checkpoint } = options;
+  const life = { hasStarted: checkpoint !== null };
+  for (let restarts = 1; ; restarts++) {
+    try {
+      return await trainFrom({ ...options, checkpoint }, life);
+    } catch (error) {
+      if (!(error instanceof ChildDied) || !life.hasStarted || interrupted.aborted) throw error;
+      const { message } = error;
+      if (error instanceof RankLost) log.emit({ type: "rank", rank: error.rank, state: "died", message });
+      else warn(message);
+      const newest = await findCheckpoint(directory.checkpoints, warn);
+      if (newest?.state.step !== checkpoint?.state.step) restarts = 1;
+      if (restarts > recipe.run.max_restarts) throw error;
+      checkpoint = newest;
+      log.emit({ type: "resumed", fromStep: checkpoint?.state.step ?? 0, totalSteps: arithmetic.steps });
+    }
+  }
+}
+
+async function trainFrom(
+  options: TrainRunOptions,
+  life: { hasStarted: boolean },
+): Promise<"completed" | "interrupted"> {
   const { recipe, directory, log, interrupted } = options;
   const folder = readPolicyFolder(recipe);
   const prompts = await readPrompts(recipe);
-  const warn = (message: string) => log.emit({ type: "warning", message });
-  const parts = await phase(log, "start", () => startParts(recipe, folder, directory.runId, warn));
+  const settings = await trainSettings(recipe, options.arithmetic.updates!);
+  const start = () => startParts(recipe, folder, directory.runId, (event) => log.emit(event));
+  const parts = await phase(log, "start", start);
+  const run = new TrainRun(options, folder, prompts, parts, settings);
   try {
+    life.hasStarted = true;
     if (interrupted.aborted) return "interrupted";
-    const run = new TrainRun(options, folder, prompts, parts);
-    await phase(log, "first sync", () => run.restore());
+    await phase(log, "first sync", () => Promise.race([run.restore(), run.died]));
     const state = await phase(log, "train", () => run.loop(interrupted));
+    await run.saving;
     if (state === "completed") await exportRun(options, parts.ranks, folder.path);
     return state;
   } finally {
     await stopParts(parts);
+    await run.saving;
     removePartialCheckpoints(directory.checkpoints);
   }
 }
 
-/** A checkpoint counts the prompts of one dataset. */
-export async function checkSameData(recipe: Recipe, { datasetFingerprint }: LoopState): Promise<void> {
-  if ((await readPrompts(recipe)).fingerprint === datasetFingerprint) return;
-  throw usageError(`${[recipe.data.prompt_dataset].flat().join(", ")} changed since the checkpoint was written`, {
-    fix: "restore the files, data.max_samples and data.prompt_probs, or start a new run from the exported model",
-  });
-}
-
-interface Prompts extends Dataset {
+export interface Prompts extends Dataset {
   evalRows: Row[] | null;
 }
 
-async function readPrompts(recipe: Recipe): Promise<Prompts> {
+export async function readPrompts(recipe: Recipe): Promise<Prompts> {
   const { input_key: inputKey, label_key: labelKey, max_samples: maxSamples, prompt_dataset: paths } = recipe.data;
   const options = { inputKey, labelKey, maxSamples, weights: recipe.data.prompt_probs };
   return { ...(await readDataset(paths!, options)), evalRows: await readEvalRows(recipe) };
@@ -70,28 +103,48 @@ class TrainRun implements LoopServices {
   private readonly data: Prompts;
   private readonly parts: Parts;
   private readonly queue: PromptQueue;
+  private readonly settings: TrainSettings;
+  private klCoef: number;
+  /** A checkpoint on its way to the disk; never rejects. */
+  saving: Promise<void> = Promise.resolve();
+  private transferring: Promise<unknown> = Promise.resolve();
+  /** Ends the eval that runs. */
+  private evalLost = new AbortController();
   private updates = 0;
-  private evals = 0;
+  /** What the engines have. */
+  private synced = { updates: 0, version: 0 };
   private tokenizer: Tokenizer | null = null;
   private readonly warn = (message: string) => this.options.log.emit({ type: "warning", message });
+  private readonly store: RolloutStore;
 
-  constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts) {
+  constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts, settings: TrainSettings) {
     this.options = options;
+    this.settings = settings;
+    const { target, init_coef: first } = options.recipe.algo.kl;
+    this.klCoef = (target !== null && options.checkpoint?.state.klCoef) || first;
     this.folder = folder;
     this.data = data;
     this.parts = parts;
     const { recipe } = options;
+    this.store = new RolloutStore(options.directory.path, this.warn, recipe.logger.rollout_steps);
     this.queue = new PromptQueue({
       promptIds: data.rows.map((row) => row.id),
       seed: recipe.run.seed,
       // The data repeats as steps need.
       epochs: recipe.run.steps === null ? recipe.data.epochs : Infinity,
       maxAttempts: recipe.rollout.max_attempts,
+      deterministic: recipe.run.deterministic,
       mixture: data.mixture,
     });
+    parts.fleet.onRestart = (engine) => this.join(engine);
     const { evalRows } = data;
-    const evalId = () => `eval-${this.evals++}`;
-    this.evaluate = evalRows && ((signal) => evaluate(evalRows, evalProfiles(recipe), parts.agents, evalId(), signal));
+    const profiles = evalProfiles(recipe);
+    this.evaluate =
+      evalRows &&
+      ((step, signal) => {
+        const either = AbortSignal.any([signal, this.evalLost.signal]);
+        return evaluate(evalRows, profiles, parts.agents, `eval-${step}`, either);
+      });
   }
 
   get died(): Promise<never> {
@@ -100,19 +153,17 @@ class TrainRun implements LoopServices {
 
   /** Weights, optimizer and frontier; then every engine at the trainer's version. */
   async restore(): Promise<void> {
-    const { checkpoint, log } = this.options;
+    const { checkpoint, log, recipe } = this.options;
     if (checkpoint) {
       const { state, directory } = checkpoint;
-      const { step, untrained, worldSize } = state;
-      const { count } = this.parts.ranks;
-      if (worldSize !== count) {
-        const fix = `--actor.devices_per_node ${worldSize}`;
-        throw usageError(`the checkpoint is of ${worldSize} ranks, the recipe asks for ${count}`, { fix });
-      }
+      const { step, untrained, worldSize, policyVersion } = state;
       const [shard] = await this.parts.ranks.all("loadCheckpoint", { directory });
       this.queue.restore(state.prompts);
       this.updates = state.updates;
-      const detail = `optimizer at update ${shard!.stepCount}, ${untrained.length} finished groups kept`;
+      const update = shard!.stepCount;
+      const weights = `version ${policyVersion}, weights and optimizer of ${worldSize} ranks at update ${update}`;
+      const change = hashOf(recipe) === state.recipeHash ? "as it was" : "changed since";
+      const detail = `${weights}, the data's frontier, ${untrained.length} finished groups; the recipe is ${change}`;
       log.emit({ type: "phase", name: `restored step ${step}`, state: "end", seconds: 0, detail });
     }
     await this.sync(checkpoint?.state.policyVersion ?? 0);
@@ -120,7 +171,9 @@ class TrainRun implements LoopServices {
 
   loop(interrupted: AbortSignal): Promise<"completed" | "interrupted"> {
     const { recipe, log, checkpoint } = this.options;
-    const { run, rollout, train, eval: evaluation, ckpt } = recipe;
+    const { run, rollout, train, algo, eval: evaluation, ckpt } = recipe;
+    const budget = Math.ceil(algo.refill_budget * rollout.batch_size);
+    const refill = { budget, reasonOf: (group: Group) => dropReason(group, recipe) };
     const samplesPerPrompt = rollout.n_samples_per_prompt;
     const options = {
       steps: run.steps,
@@ -133,10 +186,14 @@ class TrainRun implements LoopServices {
       groupTimeout: rollout.timeout + rollout.turn_timeout,
       evalSteps: evaluation.steps,
       evalAtStart: evaluation.at_start,
+      evalApart: evaluation.engines > 0,
       saveSteps: ckpt.save_steps,
       stopAfterSkipped: train.stop_after_skipped,
+      refill: algo.dynamic_filtering === "refill" ? refill : undefined,
+      deterministic: run.deterministic,
     };
-    return new TrainingLoop(options, this, this.queue, log, checkpoint?.state ?? null).run(interrupted);
+    const loop = new TrainingLoop(options, this, this.queue, log, checkpoint?.state ?? null);
+    return loop.run(interrupted).finally(() => this.store.flush());
   }
 
   rollout({ index, attempt }: Prompt, groupId: string, rolloutId: string, signal: AbortSignal) {
@@ -147,25 +204,49 @@ class TrainRun implements LoopServices {
   }
 
   async train(groups: Group[]): Promise<TrainOutcome> {
-    const { algo, reward, train } = this.options.recipe;
-    const settings = {
-      estimator: algo.advantage.estimator,
-      rewardClip: reward.clip_range,
-      dynamicFiltering: algo.dynamic_filtering,
-      updatesPerBatch: train.updates_per_batch,
-      maxTokensPerDevice: train.max_tokens_per_device,
-      schedule: schedule(this.options.recipe, this.options.arithmetic.updates!),
-    };
-    const outcome = await trainBatch(this.parts.ranks, { groups }, settings, this.updates);
+    const { klCoef, settings, updates } = this;
+    const work = () => trainBatch(this.parts.ranks, { groups }, { ...settings, klCoef }, updates);
+    const outcome = await this.alone(work);
     this.updates += outcome.updates;
-    return outcome;
+    const { kl } = outcome.metrics;
+    if (kl === undefined) return outcome;
+    const { target, horizon } = this.options.recipe.algo.kl;
+    const rollouts = groups.flatMap((group) => group.rollouts).length;
+    if (target !== null) this.klCoef = adaptedKlCoef(klCoef, kl, target, horizon, rollouts);
+    return { ...outcome, metrics: { ...outcome.metrics, kl_coef: klCoef } };
   }
 
-  sync(version: number): Promise<SyncResult> {
+  async sync(version: number, pools?: readonly EnginePool[]): Promise<SyncResult> {
+    const result = await this.alone(() => syncWeights({ ...this.syncOptions(version), pools }));
+    this.synced = { updates: this.updates, version };
+    this.parts.fleet.restarts = 0;
+    return result;
+  }
+
+  /** Gives an engine that was started again the others' weights; trained on since, the sync to come does. */
+  private join(engine: Engine): void {
+    this.alone(async () => {
+      const { updates, version } = this.synced;
+      if (updates === this.updates) await joinEngine(this.syncOptions(version), engine);
+      if (this.parts.fleet.router.serves(this.options.recipe.eval.engines > 0 ? "eval" : "train")) return;
+      // Nobody has the version that an eval may be at any more, and the sync to come waits for its end.
+      this.evalLost.abort();
+      this.evalLost = new AbortController();
+    });
+  }
+
+  /** One at a time: no engine gets the weights of a batch half trained. */
+  private alone<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.transferring.then(work);
+    this.transferring = done.catch(() => {});
+    return done;
+  }
+
+  private syncOptions(version: number): SyncOptions {
     const { recipe } = this.options;
     const { ranks, fleet } = this.parts;
     const { drainSeconds, deadlineSeconds } = syncDeadlines(recipe);
-    return syncWeights({
+    return {
       fleet,
       ranks,
       units: this.folder.decoder.units,
@@ -174,15 +255,14 @@ class TrainRun implements LoopServices {
       drainSeconds,
       deadlineSeconds,
       log: this.warn,
-    });
+    };
   }
 
-  async storeRollouts(step: number, groups: Group[]): Promise<void> {
-    const { rollouts } = this.options.directory;
-    await mkdir(rollouts, { recursive: true });
-    const file = join(rollouts, `step-${String(step).padStart(6, "0")}.msgpack`);
-    await replaceFileAsync(file, pack({ format: 1, step, groups }));
-    if (showsSample(step)) await this.showSample(step, groups);
+  async storeRollouts(step: number, records: GroupRecord[]): Promise<void> {
+    await this.store.add(step, records);
+    if (!showsSample(step)) return;
+    const groups = records.map(({ group }) => group);
+    await this.showSample(step, groups);
   }
 
   private async showSample(step: number, groups: Group[]): Promise<void> {
@@ -193,18 +273,48 @@ class TrainRun implements LoopServices {
     if (sample) this.options.log.emit(sample);
   }
 
+  /** Waits for the snapshot alone, and for the one before it to be on the disk. */
   async checkpoint(progress: LoopProgress): Promise<void> {
-    const { log, recipe } = this.options;
-    const { checkpoints } = this.options.directory;
+    // At once: what is dropped from here on is the next checkpoint's.
+    const state = this.stateAt(progress);
+    await Promise.race([this.saving, this.died]);
+    const snapshot = deferred();
+    this.saving = this.save(state, snapshot.resolve).finally(snapshot.resolve);
+    await snapshot.promise;
+  }
+
+  private stateAt(progress: LoopProgress): LoopState {
+    const { updates, klCoef } = this;
+    const { fingerprint: datasetFingerprint } = this.data;
+    const made = { datasetFingerprint, recipeHash: hashOf(this.options.recipe), worldSize: this.parts.ranks.count };
+    return { ...progress, prompts: this.queue.serialize(), updates, klCoef, ...made };
+  }
+
+  /** One that cannot be written is an alarm: those before it stay, and training goes on. */
+  private async save(state: LoopState, onSnapshot: () => void): Promise<void> {
+    const { log, recipe, directory } = this.options;
+    const { checkpoints } = directory;
     const { ranks } = this.parts;
+    const { max_num: count, max_mem: gigabytes, best_metric_key: metric } = recipe.ckpt;
+    const { step } = state;
     const startedAt = performance.now();
-    const { step } = progress;
-    const prompts = this.queue.serialize();
-    const rest = { updates: this.updates, datasetFingerprint: this.data.fingerprint, worldSize: ranks.count };
-    const saved = await saveCheckpoint(checkpoints, { format: 1, ...progress, prompts, ...rest }, (directory) =>
-      ranks.all("saveCheckpoint", { directory }),
-    );
-    pruneCheckpoints(checkpoints, step, recipe.ckpt.max_num, this.warn);
-    log.emit({ type: "checkpoint", step, directory: saved, seconds: (performance.now() - startedAt) / 1000 });
+    // What was consumed before it is told before it.
+    log.flush();
+    try {
+      const saved = await saveCheckpoint(checkpoints, state, async (aside) => {
+        await ranks.all("saveCheckpoint", { directory: aside });
+        onSnapshot();
+        await this.store.flush();
+        await ranks.all("checkpointWritten", {});
+      });
+      log.emit({ type: "checkpoint", step, directory: saved, seconds: (performance.now() - startedAt) / 1000 });
+      log.flush();
+      const bytes = gigabytes === null ? Number.POSITIVE_INFINITY : gigabytes * 1e9;
+      const scores = new Map(log.run.evals.map(({ step, metrics }) => [step, metrics[metric ?? ""] ?? Number.NaN]));
+      pruneCheckpoints(checkpoints, step, { count, bytes, scores }, this.warn);
+    } catch (error) {
+      const alarm = { type: "health", rule: "checkpoint", severity: "alarm", key: "ckpt.save_steps" } as const;
+      log.emit({ ...alarm, step, message: messageOf(error), rolloutIds: [] });
+    }
   }
 }

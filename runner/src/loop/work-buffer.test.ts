@@ -39,7 +39,7 @@ describe("admission", () => {
     expect(decision.kind).toBe("batch");
     expect(buffer.hasRoom()).toBe(false); // strictly on-policy: nothing in flight while training
     buffer.trainerVersion = 1;
-    buffer.consumed([group("a", 0), group("b", 0)]);
+    for (const name of ["a", "b"]) buffer.remove(name);
     expect(buffer.hasRoom()).toBe(false);
     buffer.engineVersion = 1;
     expect(buffer.hasRoom()).toBe(true);
@@ -71,7 +71,7 @@ describe("batches", () => {
     expect(buffer.nextBatch().kind).toBe("wait");
     buffer.finish(group("last", 0));
     expect(buffer.nextBatch()).toEqual({ kind: "batch", groups: [group("last", 0)] });
-    buffer.consumed([group("last", 0)]);
+    buffer.remove("last");
     expect(buffer.nextBatch()).toEqual({ kind: "end" });
   });
 
@@ -97,7 +97,7 @@ describe("batches", () => {
             for (let decision = buffer.nextBatch(); decision.kind === "batch"; decision = buffer.nextBatch()) {
               ages.push(...decision.groups.map((one) => buffer.trainerVersion - one.admittedVersion));
               buffer.trainerVersion += 1;
-              buffer.consumed(decision.groups);
+              for (const { groupId } of decision.groups) buffer.remove(groupId);
               buffer.engineVersion = buffer.trainerVersion;
             }
           }

@@ -17,7 +17,6 @@ interface LiveGroup {
   admittedVersion: number;
   deadlineAt: number;
   finished: Group | null;
-  training: boolean;
 }
 
 /** `wait` names the groups it waits for, if particular ones. */
@@ -64,9 +63,9 @@ export class WorkBuffer {
     for (const group of this.live.values()) group.deadlineAt += ms;
   }
 
-  /** Finished, taken by no batch: a checkpoint carries them. */
+  /** Finished: a checkpoint, between batches, carries them. */
   get untrained(): Group[] {
-    return [...this.live.values()].flatMap((group) => (group.finished && !group.training ? [group.finished] : []));
+    return [...this.live.values()].flatMap((group) => group.finished ?? []);
   }
 
   hasRoom(): boolean {
@@ -78,12 +77,12 @@ export class WorkBuffer {
 
   admit(groupId: string, deadlineAt: number): void {
     const admittedVersion = this.engineVersion;
-    this.live.set(groupId, { groupId, admittedVersion, deadlineAt, finished: null, training: false });
+    this.live.set(groupId, { groupId, admittedVersion, deadlineAt, finished: null });
   }
 
   restore(group: Group): void {
     const { groupId, admittedVersion } = group;
-    this.live.set(groupId, { groupId, admittedVersion, deadlineAt: 0, finished: group, training: false });
+    this.live.set(groupId, { groupId, admittedVersion, deadlineAt: 0, finished: group });
   }
 
   finish(group: Group): void {
@@ -112,7 +111,8 @@ export class WorkBuffer {
     if (ready.length === 0) return { kind: "end" };
     const batch = ready.slice(0, batchSize);
     const blocking = this.lateAfter(entries.filter((group) => !batch.includes(group)));
-    return blocking.length > 0 ? this.waitFor(blocking) : this.take(batch);
+    if (blocking.length > 0) return this.waitFor(blocking);
+    return { kind: "batch", groups: batch.map((entry) => entry.finished!) };
   }
 
   /**
@@ -129,11 +129,6 @@ export class WorkBuffer {
     return [];
   }
 
-  consumed(groups: Group[]): void {
-    for (const group of groups) this.live.delete(group.groupId);
-    this.notify();
-  }
-
   /** At the next change of anything here. */
   changed(): Promise<void> {
     return new Promise((resolve) => this.waiters.push(resolve));
@@ -143,11 +138,6 @@ export class WorkBuffer {
     const waiters = this.waiters;
     this.waiters = [];
     for (const wake of waiters) wake();
-  }
-
-  private take(entries: LiveGroup[]): BatchDecision {
-    for (const entry of entries) entry.training = true;
-    return { kind: "batch", groups: entries.map((entry) => entry.finished!) };
   }
 
   private waitFor(groups: LiveGroup[]): BatchDecision {

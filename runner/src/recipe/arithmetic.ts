@@ -1,18 +1,14 @@
 import type { Verb } from "./guardrails/index.ts";
 import type { Recipe } from "./schema.ts";
 
-export interface Arithmetic {
-  /** Rollouts of a batch, or rows of a step of sft. */
-  rows: number;
-  /** Null while the number of rows in the dataset is not known. */
-  steps: number | null;
-  updates: number | null;
-  /** One line for the terminal. */
-  line: string;
-}
+export type Arithmetic = ReturnType<typeof arithmetic>;
 
-/** What a recipe comes to over a dataset of `numRows` rows (case E2). The last batch of the data may be short. */
-export function arithmetic(recipe: Recipe, verb: Verb, numRows: number | null): Arithmetic {
+/**
+ * What a recipe comes to over a dataset of `numRows` rows (case E2). The last batch of the data may be short. `rows`:
+ * rollouts of a batch, or rows of a step of sft; `steps` is null while the dataset's number is not known; `line` is for
+ * the terminal.
+ */
+export function arithmetic(recipe: Recipe, verb: Verb, numRows: number | null) {
   const { run, data, rollout, train } = recipe;
   const isSft = verb === "sft";
   const perStep = isSft ? train.batch_size : rollout.batch_size;

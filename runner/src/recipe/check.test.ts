@@ -63,6 +63,15 @@ describe("a model folder that another recipe exports", () => {
 });
 
 describe("the files of a recipe", () => {
+  test("a reference that does not know every token of the policy is refused", async () => {
+    const ref = fileURLToPath(new URL("../trainer/fixtures/ref", import.meta.url));
+    const policy = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };
+    const flags = { ...policy, "ref.model_name_or_path": ref, "algo.kl.init_coef": "0.1" };
+    const refused = await failure("quickstart.yaml", { mode: "check", flags });
+    // By the two config.json.
+    expect(refused).toContain("ref.model_name_or_path knows 13 tokens, the policy's tokenizer 101\n");
+  });
+
   test("the warm-up's are right", async () => {
     const { problems, arithmetic: sums } = await checkRecipe(at("quickstart/warmup.yaml"), warmUp);
     expect(problems).toEqual([]);
@@ -75,7 +84,7 @@ describe("the files of a recipe", () => {
     expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(/^recipes\/quickstart\/warmup.jsonl:2 not a row/);
     edit("quickstart/warmup.yaml", (text) => text.replace("warmup.jsonl", "absent.jsonl"));
     expect(await failure("quickstart/warmup.yaml", warmUp)).toMatch(
-      /warmup.yaml:18:19 data.prompt_dataset recipes\/quickstart\/absent.jsonl: this file does not exist/,
+      /warmup.yaml:20:19 data.prompt_dataset recipes\/quickstart\/absent.jsonl: this file does not exist/,
     );
   });
 

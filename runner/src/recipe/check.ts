@@ -3,14 +3,14 @@ import { isAbsolute } from "node:path";
 import { type DatasetOptions, readDataset } from "../data/dataset.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
-import { ExitCode, RunnerError, usageError } from "../errors.ts";
-import { checkAgentFile } from "./agent-file.ts";
+import { ExitCode, fileError, RunnerError } from "../errors.ts";
+import { checkUserFile } from "./agent-file.ts";
 import { type Arithmetic, arithmetic } from "./arithmetic.ts";
 import { type Diagnostic, displayPath, fileStart, RecipeError } from "./diagnostic.ts";
 import { findExporter } from "./exporter.ts";
 import type { Verb } from "./guardrails/index.ts";
 import { disk, type EditedRecipe, loadRecipe } from "./load.ts";
-import { planFindings, planRecipe, readPolicyShape } from "./planner/index.ts";
+import { planRecipe, readPolicyShape } from "./planner/index.ts";
 import { checkPromptLengths } from "./prompt-lengths.ts";
 
 export interface CheckOptions {
@@ -34,7 +34,7 @@ export interface CheckedRecipe extends Omit<EditedRecipe, "diagnostics" | "place
 export async function checkRecipe(path: string, { flags, verb: asked, mode }: CheckOptions): Promise<CheckedRecipe> {
   const loaded = loadRecipe(path, { flags, verb: asked, launch: mode === "launch" });
   const { recipe, provenance, diagnostics, verb } = loaded;
-  const files = new FileChecks(path, loaded, mode);
+  const files = new FileChecks({ ...loaded, path, mode });
   const numRows = await files.run();
   const problems = [...diagnostics, ...planProblems(path, loaded), ...files.problems];
   if (problems.some(({ severity }) => severity === "error")) throw new RecipeError(problems);
@@ -45,26 +45,24 @@ export async function checkRecipe(path: string, { flags, verb: asked, mode }: Ch
 function planProblems(path: string, { recipe, verb, place }: EditedRecipe): Diagnostic[] {
   try {
     const model = readPolicyShape(recipe, path, disk.readFile);
-    return planFindings(planRecipe(recipe, model, { rows: null, verb })).map(place);
+    return planRecipe(recipe, model, { rows: null, verb }).findings.map(place);
   } catch (error) {
     if (!(error instanceof RunnerError)) throw error;
     return [];
   }
 }
 
+const agentExport = "`export default class extends Env` or `extends ChatAgent` (both come from molt-runner)";
+
 /** Each check is asked, whatever the others found. */
 class FileChecks {
   readonly problems: Diagnostic[] = [];
-  private readonly path: string;
-  private readonly loaded: EditedRecipe;
-  private readonly mode: CheckOptions["mode"];
+  private readonly loaded: EditedRecipe & { path: string; mode: CheckOptions["mode"] };
   /** The policy's, where its folder is right. */
   private tokenizer: Tokenizer | undefined;
 
-  constructor(path: string, loaded: EditedRecipe, mode: CheckOptions["mode"]) {
-    this.path = path;
+  constructor(loaded: FileChecks["loaded"]) {
     this.loaded = loaded;
-    this.mode = mode;
   }
 
   /** Number of training rows, null where they could not be read or the verb needs none. */
@@ -75,9 +73,15 @@ class FileChecks {
     if (verb === "run" && algo.kl.init_coef > 0 && ref.model_name_or_path !== null) {
       await this.checkModel("ref.model_name_or_path", ref.model_name_or_path, true, false);
     }
-    if (verb !== "sft" && train.agent_path !== null) {
-      const path = displayPath(train.agent_path);
-      await this.attempt("train.agent_path", () => checkAgentFile(path));
+    const isRun = verb === "run";
+    const files = [
+      ["train.agent_path", verb !== "sft" && train.agent_path, agentExport],
+      ["algo.advantage.estimator", isRun && algo.advantage.estimator, "export default a function"],
+      ["actor.loss_mode", isRun && actor.loss_mode, "export default a function"],
+    ] as const;
+    for (const [key, path, exported] of files) {
+      // A name of a registry is no path.
+      if (path && isAbsolute(path)) await this.attempt(key, () => checkUserFile(displayPath(path), key, exported));
     }
     for (const key of ["agent_command", "grader_command"] as const) {
       // The paths among a command's words are resolved, and so absolute.
@@ -88,11 +92,11 @@ class FileChecks {
   }
 
   private async checkModel(key: string, folder: string, weights: boolean, withTokenizer: boolean): Promise<void> {
-    const exporter = existsSync(folder) ? undefined : findExporter(folder, this.path);
+    const exporter = existsSync(folder) ? undefined : findExporter(folder, this.loaded.path);
     if (exporter !== undefined) {
       const command = `npx molt-runner ${exporter.verb} ${displayPath(exporter.file)}`;
       const message = `${key} ${displayPath(folder)} is not there yet\n  fix: make it with: ${command}`;
-      this.report(this.mode === "check" ? "info" : "error", key, message);
+      this.report(this.loaded.mode === "check" ? "info" : "error", key, message);
       return;
     }
     const wanted = { weights: weights ? "required" : "none" } as const;
@@ -100,10 +104,13 @@ class FileChecks {
     if (!model) return;
     this.checkContext(model);
     if (withTokenizer) this.tokenizer = await this.attempt(key, () => this.checkTokenizer(model));
+    const [has, wants] = [model.decoder.config.vocabSize, this.tokenizer?.vocabSize ?? 0];
+    const sizes = `${key} knows ${has} tokens, the policy's tokenizer ${wants}`;
+    if (has < wants) this.report("error", key, `${sizes}\n  fix: take a reference with the policy's tokenizer`);
   }
 
   private checkContext({ configJson, path }: ModelFolder): void {
-    const { max_len: maxLen } = this.loaded.recipe.data;
+    const maxLen = this.loaded.recipe.data.max_len;
     const context = configJson.max_position_embeddings;
     if (typeof context !== "number" || maxLen <= context) return;
     const message = `data.max_len is ${maxLen}, the context of ${path} is ${context} tokens\n  fix: lower data.max_len`;
@@ -117,7 +124,7 @@ class FileChecks {
     if (tokenizer.vocabSize <= decoder.config.vocabSize) return tokenizer;
     const sizes = `${tokenizer.vocabSize} tokens, the model's config.json only ${decoder.config.vocabSize}`;
     const fix = "take config.json and the tokenizer from the same model";
-    throw usageError(`the tokenizer has ${sizes}`, { position: { file: path }, fix });
+    throw fileError(path, `the tokenizer has ${sizes}`, fix);
   }
 
   private async checkData(): Promise<number | null> {
@@ -157,18 +164,17 @@ class FileChecks {
       return await check();
     } catch (error) {
       if (!(error instanceof RunnerError) || error.exitCode !== ExitCode.usage) throw error;
-      const { message, fix, position } = error;
-      const hint = fix === undefined ? "" : `\n  fix: ${fix}`;
+      const { advice, position } = error;
       // What is not there cannot be opened: the recipe's line is shown.
-      const isThere = position === undefined || existsSync(position.file);
-      const missing = () => `${key} ${position!.file}: ${message.replace(`${key}: `, "")}${hint}`;
-      this.report("error", key, isThere ? `${message}${hint}` : missing(), isThere ? position : undefined);
+      const isMissing = position !== undefined && !existsSync(position.file);
+      if (isMissing) this.report("error", key, `${key} ${position.file}: ${advice.replace(`${key}: `, "")}`);
+      else this.report("error", key, advice, position);
       return undefined;
     }
   }
 
   private report(severity: Diagnostic["severity"], key: string, message: string, where?: Diagnostic["where"]): void {
-    const place = this.loaded.provenance.get(key)?.place ?? { file: this.path, range: fileStart };
+    const place = this.loaded.provenance.get(key)?.place ?? { file: this.loaded.path, range: fileStart };
     this.problems.push({ severity, code: "file", message, ...place, where });
   }
 }

@@ -16,9 +16,9 @@ import { recipeKeys, recipeSections } from "./schema.ts";
 import { splitKey, suggestKey } from "./suggest.ts";
 
 /** A key's value as the file has it. */
-export interface Entry {
+interface Entry {
   value: unknown;
-  valueRange: Range;
+  range: Range;
 }
 
 export interface RecipeDocument {
@@ -59,21 +59,19 @@ type Repair = Pick<Diagnostic, "fix" | "meant">;
 
 class DocumentReader {
   private readonly file: string;
-  private readonly lines: LineCounter;
-  private readonly document: Document.Parsed;
+  private readonly parsed: ParsedYaml;
   private readonly result: RecipeDocument = { entries: new Map(), sections: new Map(), diagnostics: [] };
 
-  constructor({ document, lines }: ParsedYaml, file: string) {
+  constructor(parsed: ParsedYaml, file: string) {
     this.file = file;
-    this.document = document;
-    this.lines = lines;
+    this.parsed = parsed;
   }
 
   read(): RecipeDocument {
-    const errors = [...this.document.errors, ...this.document.warnings];
+    const errors = [...this.parsed.document.errors, ...this.parsed.document.warnings];
     // What hangs on a broken line is guesswork: syntax comes first.
     if (errors.length > 0) this.reportSyntax(errors);
-    else this.readMap("", this.document.contents);
+    else this.readMap("", this.parsed.document.contents);
     return this.result;
   }
 
@@ -89,7 +87,7 @@ class DocumentReader {
   }
 
   private readMap(section: string, node: Node | null): void {
-    const map = isAlias(node) ? node.resolve(this.document) : node;
+    const map = isAlias(node) ? node.resolve(this.parsed.document) : node;
     if (map === null || (isScalar(map) && map.value === null)) return;
     if (!isMap(map)) {
       const what = section
@@ -111,26 +109,21 @@ class DocumentReader {
 
   private readPair(section: string, name: string, pair: Pair<Node, Node | null>, keyRange: Range): void {
     const key = section ? `${section}.${name}` : name;
-    if (name.includes(".")) {
-      this.reportUnknown(section, name, keyRange);
-    } else if (recipeSections.has(key)) {
+    if (name.includes(".")) this.reportUnknown(section, name, keyRange);
+    else if (recipeSections.has(key)) {
       this.result.sections.set(key, keyRange);
       this.readMap(key, pair.value);
-    } else if (recipeKeys.has(key) || key === "extends") {
-      this.readValue(key, pair.value, keyRange);
-    } else {
-      this.reportUnknown(section, name, keyRange);
-    }
+    } else if (recipeKeys.has(key) || key === "extends") this.readValue(key, pair.value, keyRange);
+    else this.reportUnknown(section, name, keyRange);
   }
 
   private readValue(key: string, node: Node | null, keyRange: Range): void {
-    const valueRange = this.rangeOf(node) ?? keyRange;
+    const range = this.rangeOf(node) ?? keyRange;
     try {
-      const value = node === null ? null : node.toJS(this.document);
-      this.result.entries.set(key, { value, valueRange });
+      this.result.entries.set(key, { value: node?.toJS(this.parsed.document) ?? null, range });
     } catch (error) {
       // An alias without its anchor, or too many of them.
-      this.report("wrong-value", messageOf(error), valueRange);
+      this.report("wrong-value", messageOf(error), range);
     }
   }
 
@@ -167,13 +160,13 @@ class DocumentReader {
   }
 
   private range(start: number, end: number): Range {
-    return { start: this.position(start), end: this.position(end) };
+    return { start: positionAt(this.parsed.lines, start), end: positionAt(this.parsed.lines, end) };
   }
+}
 
-  private position(offset: number): Position {
-    const { line, col } = this.lines.linePos(offset);
-    return { line: line - 1, character: col - 1 };
-  }
+export function positionAt(lines: LineCounter, offset: number): Position {
+  const { line, col } = lines.linePos(offset);
+  return { line: line - 1, character: col - 1 };
 }
 
 /** `a.b` as YAML writes it: `a: { b: … }`. */

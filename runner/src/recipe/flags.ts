@@ -1,4 +1,4 @@
-import { usageError } from "../errors.ts";
+import { fileError, usageError } from "../errors.ts";
 import { recipeKeys } from "./schema.ts";
 import { editDistance, nearest, splitKey, tolerance } from "./suggest.ts";
 
@@ -15,11 +15,11 @@ export function splitArguments(words: string[]): { positionals: string[]; flags:
     const equals = word.indexOf("=");
     const flag = equals < 0 ? word : word.slice(0, equals);
     const key = knownKey(flag);
-    if (key in flags) throw usageError("is given twice", { position: { file: flag } });
+    if (key in flags) throw fileError(flag, "is given twice");
     if (equals >= 0) flags[key] = word.slice(equals + 1);
     else if (takesNext(key, words[i + 1])) flags[key] = words[++i]!;
     else if (isBoolean(key)) flags[key] = "true";
-    else throw usageError(`needs a value: ${recipeKeys.get(key)!.type}`, { position: { file: flag } });
+    else throw fileError(flag, `needs a value: ${recipeKeys.get(key)!.type}`);
   }
   return { positionals, flags };
 }

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { resolve } from "node:path";
-import { usageError } from "../errors.ts";
+import { fileError } from "../errors.ts";
 import { type Diagnostic, displayPath, RecipeError } from "./diagnostic.ts";
 import type { ParsedYaml } from "./document.ts";
 import type { Finding, Verb } from "./guardrails/index.ts";
@@ -37,7 +37,7 @@ export function readRecipe(path: string, flags: Record<string, string>): Resolut
   const text = disk.readFile(resolve(path));
   if (text !== undefined) return new Resolution(text, path, flags, disk);
   const why = existsSync(path) ? "this is not a file" : "there is no such recipe";
-  throw usageError(why, { position: { file: displayPath(resolve(path)) }, fix: "name a recipe's YAML file" });
+  throw fileError(displayPath(resolve(path)), why, "name a recipe's YAML file");
 }
 
 /** A recipe whose verb is known: of a file, or of a text as an editor has it, read as far as it can be. */

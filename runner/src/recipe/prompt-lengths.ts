@@ -1,6 +1,7 @@
 import type { Row } from "../agents/types.ts";
 import type { Tokenizer } from "../data/tokenizer.ts";
-import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { fileError, messageOf, RunnerError } from "../errors.ts";
+import { indented } from "../lists.ts";
 
 const shownRows = 10;
 /** An agent whose `reset` replaces the messages has no use for a long column either. */
@@ -18,13 +19,12 @@ export async function checkPromptLengths(
   const encoded = await tokenizer.encodeRenderedBatch(candidates.map(({ text }) => text));
   const long = candidates.flatMap(({ id }, i) => {
     const tokens = encoded[i]!.length;
-    return tokens >= maxLen ? [`\n    ${id} has ${tokens} tokens`] : [];
+    return tokens >= maxLen ? [`${id} has ${tokens} tokens`] : [];
   });
   if (long.length === 0) return;
-  const more = long.length > shownRows ? `\n    and ${long.length - shownRows} more` : "";
   const what = long.length === 1 ? "1 prompt leaves" : `${long.length} prompts leave`;
   const message = `${option}: ${what} no room for a reply, since data.max_len is ${maxLen}:`;
-  throw usageError(`${message}${long.slice(0, shownRows).join("")}${more}`, { position: { file }, fix });
+  throw fileError(file, `${message}${indented(long, shownRows)}`, fix);
 }
 
 function render(tokenizer: Tokenizer, { id, messages }: Row, file: string): string {
@@ -32,6 +32,6 @@ function render(tokenizer: Tokenizer, { id, messages }: Row, file: string): stri
     return tokenizer.renderChat(messages, { addGenerationPrompt: true });
   } catch (error) {
     if (!(error instanceof RunnerError)) throw error;
-    throw usageError(`row ${id}: ${messageOf(error)}`, { position: { file } });
+    throw fileError(file, `row ${id}: ${messageOf(error)}`);
   }
 }

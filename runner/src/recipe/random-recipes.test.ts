@@ -8,9 +8,10 @@ import type { Rollout } from "../agents/types.ts";
 import { type Prompt, PromptQueue } from "../data/order.ts";
 import { type LoopServices, TrainingLoop } from "../loop/loop.ts";
 import { foldRun } from "../telemetry/fold.ts";
-import { EventLog, readEvents } from "../telemetry/log.ts";
+import { EventLog } from "../telemetry/log.ts";
 import type { Ranks } from "../trainer/handle.ts";
-import type { UpdateParams } from "../trainer/protocol.ts";
+import type { RankMethods, UpdateParams } from "../trainer/protocol.ts";
+import { trainSettings } from "../trainer/specs.ts";
 import { trainBatch } from "../trainer/train-batch.ts";
 import { type Recipe, readEdited, recipeKeys } from "./index.ts";
 import { nest } from "./schema.ts";
@@ -29,11 +30,13 @@ interface JsonType {
   maximum?: number;
   exclusiveMinimum?: number;
   exclusiveMaximum?: number;
+  pattern?: string;
 }
 
 /** Values of the type, small ones. */
 function typed(json: JsonType): fc.Arbitrary<unknown> {
-  if (json.anyOf) return fc.oneof(...json.anyOf.map(typed));
+  // A file in place of a name is not there.
+  if (json.anyOf) return fc.oneof(...json.anyOf.filter(({ pattern }) => pattern === undefined).map(typed));
   if (json.const !== undefined) return fc.constant(json.const);
   if (json.enum) return fc.constantFrom(...json.enum);
   if (json.prefixItems) return fc.tuple(...json.prefixItems.map(typed));
@@ -100,9 +103,11 @@ function rolloutOf(recipe: Recipe, prompt: Prompt, groupId: string, rolloutId: s
   return { ...base, segments: [segment], reward, score: reward, stop: "stop" };
 }
 
+type ScoreParams = RankMethods["score"][0];
+
 /** The real loop and the real train step between scripted engines and ranks; what was lost on the way. */
 async function stubRun(recipe: Recipe, prompts: number, directory: string) {
-  const { rollout, train, algo, reward, run, data } = recipe;
+  const { rollout, train, run, data } = recipe;
   const promptIds = Array.from({ length: prompts }, (_, index) => `p${index}`);
   const sampled = new Set<string>();
   const trained: string[] = [];
@@ -112,6 +117,10 @@ async function stubRun(recipe: Recipe, prompts: number, directory: string) {
     hasReference: false,
     async all(method: string, paramsOf: (rank: number) => unknown) {
       const params = Array.from({ length: recipe.actor.devices_per_node }, (_, rank) => paramsOf(rank));
+      if (method === "score") {
+        const zeros = ({ microbatches }: ScoreParams) => microbatches.flat().map(() => new Float32Array(data.max_len));
+        return (params as ScoreParams[]).map((one) => ({ logprobs: zeros(one) }));
+      }
       if (method !== "update") return params.map(() => undefined);
       const microbatches = (params as UpdateParams[]).flatMap((one) => one.microbatches);
       trained.push(...microbatches.flat());
@@ -128,14 +137,7 @@ async function stubRun(recipe: Recipe, prompts: number, directory: string) {
       steps++;
       // As long as training takes, the generating task may start groups.
       for (let turn = 0; turn < 3; turn++) await new Promise(setImmediate);
-      const settings = {
-        estimator: algo.advantage.estimator,
-        rewardClip: reward.clip_range,
-        dynamicFiltering: algo.dynamic_filtering,
-        updatesPerBatch: train.updates_per_batch,
-        maxTokensPerDevice: train.max_tokens_per_device,
-        schedule: { kind: "constant", lr: 1e-3, minRatio: 0, warmupUpdates: 0, totalUpdates: 1 },
-      } as unknown as Parameters<typeof trainBatch>[2];
+      const settings = await trainSettings(recipe, 1);
       const { tokens, skipped = null, ...outcome } = await trainBatch(ranks, { groups }, settings, 0);
       if (skipped === null) expect(tokens).toBeGreaterThan(0);
       return { ...outcome, skipped };
@@ -165,13 +167,15 @@ async function stubRun(recipe: Recipe, prompts: number, directory: string) {
     groupTimeout: 60,
     evalSteps: -1,
     evalAtStart: false,
+    evalApart: false,
+    deterministic: false,
     saveSteps: -1,
     // What the clip of rewards makes equal is skipped; that is no loss.
     stopAfterSkipped: Number.POSITIVE_INFINITY,
   };
   const log = new EventLog(join(directory, "events.ndjson"));
   await new TrainingLoop(options, services, queue, log, null).run(new AbortController().signal);
-  const { groups } = foldRun(readEvents(join(directory, "events.ndjson")));
+  const { groups } = foldRun(log.read());
   return { groups, sampled, trained, steps, widest };
 }
 

@@ -102,7 +102,10 @@ describe("each kind of diagnostic", () => {
     [
       "a wrong choice",
       `${right}algo: { advantage: { estimator: gpro } }\n`,
-      ["4:33 algo.advantage.estimator must be one of reinforce_baseline, grpo, rloo, not 'gpro': did you mean 'grpo'?"],
+      [
+        "4:33 algo.advantage.estimator must be one of reinforce_baseline, reinforce, grpo, dr_grpo, rloo, " +
+          "flash_reinforce, opo, maxrl, pass_k, turn_credit or a path, not 'gpro': did you mean 'grpo'?",
+      ],
     ],
     [
       "a value out of range",
@@ -284,15 +287,15 @@ describe("what a recipe resolves to", () => {
     const path = write("sort.yaml", `${right}eval:\n  steps: 5\n`);
     const { recipe, provenance, verb } = loadRecipe(path, { flags: { "run.steps": "7" } });
     expect(verb).toBe("run");
-    expect(recipe.run).toEqual({ name: "sort", dir: resolve("runs"), seed: 42, steps: 7, device: "auto" });
+    const others = { seed: 42, deterministic: false, max_restarts: 5, device: "auto" };
+    expect(recipe.run).toEqual({ name: "sort", dir: resolve("runs"), steps: 7, ...others });
     expect(recipe.actor.model_name_or_path).toBe(join(folder, "model"));
     expect(recipe.actor.adam).toEqual({ lr: 1e-6, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0 });
     expect(provenance.get("eval.steps")).toMatchObject({
-      kind: "file",
       place: { file: path, range: { start: { line: 4, character: 9 } } },
     });
-    expect(provenance.get("run.steps")).toMatchObject({ kind: "flag", place: { file: "--run.steps" } });
-    expect(provenance.get("run.seed")).toEqual({ kind: "default" });
+    expect(provenance.get("run.steps")).toMatchObject({ place: { file: "--run.steps" } });
+    expect(provenance.get("run.seed")).toEqual({});
     expect([...provenance.keys()]).toEqual([...recipeKeys.keys()]);
   });
 

@@ -7,11 +7,15 @@ import { inlineYaml } from "./resolved-yaml.ts";
 import { nest, type Recipe, type RecipeKey, recipeKeys } from "./schema.ts";
 import { absolutePath, asReference, checkValue, type Environment, expand, hasReference, parseText } from "./values.ts";
 
+interface Place {
+  file: string;
+  range: Range;
+}
+
 /** Where a value comes from. */
 export interface Provenance {
-  kind: "default" | "file" | "flag";
-  /** The value's, in the file that gives it, or the flag. */
-  place?: { file: string; range: Range };
+  /** The value's, in the file that gives it, or the flag; nowhere of a default. */
+  place?: Place;
   /** What a resolved recipe writes in the value's place: its references to the environment are kept. */
   written?: string | string[];
 }
@@ -26,8 +30,7 @@ export interface Sources {
 interface Given {
   kind: "file" | "flag";
   value: unknown;
-  file: string;
-  valueRange: Range;
+  place: Place;
 }
 
 /** A recipe with its file, its parents, the flags and the defaults laid over each other, and what is wrong in them. */
@@ -49,7 +52,7 @@ export class Resolution {
     this.sources = sources;
     this.readFileAndParents(text, this.file, [this.file], parsed);
     for (const [key, value] of Object.entries(flags)) {
-      this.given.set(key, { kind: "flag", value, file: `--${key}`, valueRange: fileStart });
+      this.given.set(key, { kind: "flag", value, place: { file: `--${key}`, range: fileStart } });
     }
     const values = [...recipeKeys.values()].map((key) => [key.key, this.valueOf(key)] as const);
     this.recipe = nest(values) as Recipe;
@@ -82,20 +85,18 @@ export class Resolution {
   diagnosticOf({ severity, rule, keys, message, settings = [] }: Finding): Diagnostic {
     const fixes = settings.flatMap(({ key, value }) => {
       const given = this.given.get(key);
-      if (given?.file !== this.file) return [];
-      const text = inlineYaml(value);
-      return [{ title: `Set ${key} to ${text}`, range: given.valueRange, newText: text }];
+      if (given?.place.file !== this.file) return [];
+      const newText = inlineYaml(value);
+      return [{ title: `Set ${key} to ${newText}`, range: given.place.range, newText }];
     });
     const meant = rule === "required" ? keys[0] : undefined;
     return { severity, code: "guardrail", rule, message, ...this.placeOf(keys), fix: fixes[0], meant };
   }
 
   /** The first of the keys that somebody has set; else the section of the first; else the file. */
-  private placeOf(keys: string[]): { file: string; range: Range } {
-    for (const key of keys) {
-      const given = this.given.get(key);
-      if (given) return { file: given.file, range: given.valueRange };
-    }
+  private placeOf(keys: string[]): Place {
+    const set = keys.find((key) => this.given.has(key));
+    if (set !== undefined) return this.given.get(set)!.place;
     for (let key = keys[0]!; key.includes("."); ) {
       key = key.slice(0, key.lastIndexOf("."));
       const range = this.sections.get(key);
@@ -116,26 +117,25 @@ export class Resolution {
     this.diagnostics.push(...document.diagnostics);
     const parent = document.entries.get("extends");
     document.entries.delete("extends");
-    if (parent) this.readParent(parent.value, { file, range: parent.valueRange }, chain);
+    if (parent) this.readParent(parent.value, { file, range: parent.range }, chain);
     if (chain.length === 1) {
-      this.extendsRange = parent?.valueRange ?? fileStart;
+      this.extendsRange = parent?.range ?? fileStart;
       this.sections = document.sections;
     }
-    for (const [key, entry] of document.entries) this.given.set(key, { kind: "file", file, ...entry });
+    for (const [key, { value, range }] of document.entries) {
+      this.given.set(key, { kind: "file", value, place: { file, range } });
+    }
   }
 
-  private readParent(value: unknown, place: { file: string; range: Range }, chain: string[]): void {
-    const fail = (message: string) => this.diagnostics.push({ severity: "error", code: "extends", message, ...place });
-    if (typeof value !== "string" || value === "") {
-      fail("extends must be the path of one recipe");
-      return;
-    }
+  private readParent(value: unknown, place: Place, chain: string[]): void {
+    const fail = (message: string) => {
+      this.diagnostics.push({ severity: "error", code: "extends", message, ...place });
+    };
+    if (typeof value !== "string" || value === "") return void fail("extends must be the path of one recipe");
     const path = resolve(dirname(place.file), value);
-    if (chain.includes(path)) {
-      const circle = [...chain.slice(chain.indexOf(path)), path].map((file) => basename(file));
-      fail(`extends goes round in a circle: ${circle.join(" → ")}`);
-      return;
-    }
+    const circle = chain.includes(path) ? [...chain.slice(chain.indexOf(path)), path] : [];
+    if (circle.length > 0)
+      return void fail(`extends goes round in a circle: ${circle.map((file) => basename(file)).join(" → ")}`);
     const text = this.sources.readFile(path);
     if (text === undefined) fail(`there is no recipe at ${path}`);
     else this.readFileAndParents(text, path, [...chain, path]);
@@ -143,23 +143,16 @@ export class Resolution {
 
   private valueOf(key: RecipeKey): unknown {
     const given = this.given.get(key.key);
-    if (!given) {
-      this.provenance.set(key.key, { kind: "default" });
-      return this.defaultOf(key);
-    }
-    const { kind, file, valueRange } = given;
-    const place = { file, range: valueRange };
-    const provenance: Provenance = { kind, place };
+    const provenance: Provenance = { place: given?.place };
     this.provenance.set(key.key, provenance);
-    const raw = this.rawValue(key, given);
-    if (raw === undefined) return this.defaultOf(key);
+    const raw = given && this.rawValue(key, given);
+    if (!given || raw === undefined) return this.defaultOf(key);
     // What the environment holds may be a secret: the reference is named in its place.
-    const refers = kind === "file" && [given.value].flat().some(hasReference);
+    const refers = given.kind === "file" && [given.value].flat().some(hasReference);
     if (refers) provenance.written = given.value as Provenance["written"];
     const checked = checkValue(key, raw, refers ? given.value : raw);
     if (!("problem" in checked)) return this.finish(key, given, checked.value, provenance);
-    const { problem, meant } = checked;
-    this.reject(key, given, "wrong-value", problem, meant);
+    this.reject(key, given, "wrong-value", checked.problem, checked.meant);
     return this.defaultOf(key);
   }
 
@@ -191,9 +184,9 @@ export class Resolution {
 
   private finish(key: RecipeKey, given: Given, value: unknown, provenance: Provenance): unknown {
     const refers = provenance.written !== undefined;
-    if ((key.path === undefined && !key.command) || value === null) return value;
+    if ((key.path === undefined && !key.command && !key.file) || value === null) return value;
     const here = key.path === "working directory" || given.kind === "flag";
-    const folder = here ? process.cwd() : dirname(given.file);
+    const folder = here ? process.cwd() : dirname(given.place.file);
     const texts = [value].flat() as string[];
     // One reference may stand for several paths: they are kept as they are.
     const written = refers && Array.isArray(given.value) === Array.isArray(value) ? [given.value].flat() : texts;
@@ -222,10 +215,9 @@ export class Resolution {
   }
 
   /** `newText`: what the value was probably meant to be. */
-  private reject(key: RecipeKey, given: Given, code: Diagnostic["code"], message: string, newText?: string): void {
+  private reject(key: RecipeKey, { place }: Given, code: Diagnostic["code"], message: string, newText?: string): void {
     this.wrong.add(key.key);
-    const { file, valueRange: range } = given;
-    const fix = newText === undefined ? undefined : { title: `Change to '${newText}'`, range, newText };
-    this.diagnostics.push({ severity: "error", code, message, file, range, fix });
+    const fix = newText === undefined ? undefined : { title: `Change to '${newText}'`, range: place.range, newText };
+    this.diagnostics.push({ severity: "error", code, message, ...place, fix });
   }
 }

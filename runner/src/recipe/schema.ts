@@ -10,6 +10,7 @@ import { evaluation } from "./schema/eval.ts";
 import { fsdp } from "./schema/fsdp.ts";
 import type { KeyMeta } from "./schema/key.ts";
 import { launcher } from "./schema/launcher.ts";
+import { logger } from "./schema/logger.ts";
 import { ref } from "./schema/ref.ts";
 import { reward } from "./schema/reward.ts";
 import { rollout } from "./schema/rollout.ts";
@@ -33,6 +34,7 @@ export const recipeSchema = z.strictObject({
   eval: evaluation,
   ckpt,
   launcher,
+  logger,
 });
 
 /** A recipe with every value decided. Paths are absolute. */

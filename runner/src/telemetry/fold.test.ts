@@ -1,12 +1,8 @@
-import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { sparkline } from "./curve.ts";
+import { curveSvg, sparkline } from "./curve.ts";
 import type { RunEvent } from "./events.ts";
 import { foldRun } from "./fold.ts";
-import { EventLog, readEvents } from "./log.ts";
-import { summarize, writeSummary } from "./summary.ts";
+import { summarize } from "./summary.ts";
 
 const step = (number: number, reward: number): RunEvent => ({
   type: "step",
@@ -80,40 +76,53 @@ describe("the fold", () => {
   });
 });
 
-describe("the log", () => {
-  it("survives a torn last line: the reader leaves it out, the next writer cuts it off", () => {
-    const directory = mkdtempSync(join(tmpdir(), "log-"));
-    const path = join(directory, "events.ndjson");
-    try {
-      const log = new EventLog(path);
-      for (const event of killedAndResumed) log.emit(event);
-      const whole = readFileSync(path, "utf8");
-      appendFileSync(path, '{"type":"step","st');
-      expect([...readEvents(path)]).toHaveLength(killedAndResumed.length);
-      new EventLog(path);
-      expect(readFileSync(path, "utf8")).toBe(whole);
-      expect(writeSummary(directory).summary.state).toBe("completed");
-      expect(readFileSync(join(directory, "curve.svg"), "utf8")).toContain("held out, greedy");
-      writeFileSync(path, "");
-      new EventLog(path);
-      expect([...readEvents(path)]).toEqual([]);
-    } finally {
-      rmSync(directory, { recursive: true });
-    }
+describe("the summary", () => {
+  it("takes means over tokens, not over the steps' means", () => {
+    const stepOf = (number: number, tokens: number, gap: number) => ({
+      ...step(number, 0.5),
+      metrics: { tokens_trained: tokens, logprob_gap_mean: gap },
+    });
+    const { logprob_gap } = summarize(foldRun(timed([stepOf(1, 10, 0.1), stepOf(2, 30, 0.3)])));
+    expect(logprob_gap.mean).toBeCloseTo(0.25, 12); // (10 x 0.1 + 30 x 0.3) / 40
   });
 
-  it("is read in pieces, whatever a piece cuts through", () => {
-    const directory = mkdtempSync(join(tmpdir(), "log-"));
-    const path = join(directory, "events.ndjson");
-    try {
-      const messages = [1, 2, 3].map((count) => "é😀".repeat(150_001 * count));
-      const log = new EventLog(path);
-      for (const message of messages) log.emit({ type: "warning", message });
-      expect([...readEvents(path)].map((event) => event.type === "warning" && event.message)).toEqual(messages);
-    } finally {
-      rmSync(directory, { recursive: true });
-    }
+  it("adds up groups, tokens and seconds, and lists what health rules found", () => {
+    const funnel = (at: number, trained: number): RunEvent => ({
+      ...{ type: "funnel", step: at, sessions: 4, calls: 4, turns: 3, rows: 2, sampled: 100, trained },
+      ...{ masked: { rejected: 10 }, dropped: { no_signal: 90 - trained } },
+    });
+    const seconds = { step: 4, wait: 1, train: 2.5, sync: 0.5 };
+    const health = { rule: "no_signal", severity: "alarm", message: "m", key: "data.prompt_dataset" } as const;
+    const summary = summarize(
+      foldRun(
+        timed([
+          group(1, "trained"),
+          { ...group(2, "dropped", "engine"), requeued: true } as RunEvent,
+          funnel(1, 50),
+          { ...step(1, 0.5), seconds } as RunEvent,
+          group(2, "dropped", "no_signal"),
+          funnel(2, 30),
+          { ...step(2, 0.5), seconds } as RunEvent,
+          { type: "health", step: 2, ...health, rolloutIds: ["a/0"] },
+        ]),
+      ),
+    );
+    expect(summary.groups).toEqual({ trained: 1, dropped: { engine: 1, no_signal: 1 }, requeued: 1 });
+    expect(summary.tokens).toEqual({
+      sampled: 200,
+      trained: 80,
+      masked: { rejected: 20 },
+      dropped: { no_signal: 100 },
+    });
+    expect(summary.step_seconds).toEqual({ step: 8, wait: 2, train: 5, sync: 1 });
+    expect(summary).toMatchObject({ binding: "trainer", health: [health] });
   });
+});
+
+it("the curve shows evals as greedy and sampled", () => {
+  const svg = curveSvg(foldRun(timed(killedAndResumed)));
+  expect(svg).toContain("held out, greedy");
+  expect(svg).toContain("step (of 3)");
 });
 
 describe("sparkline", () => {

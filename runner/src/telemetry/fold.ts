@@ -3,51 +3,56 @@ import type { TimedEvent } from "./events.ts";
 type EventOf<T extends TimedEvent["type"]> = Extract<TimedEvent, { type: T }>;
 
 /** A run as its log tells it. What a resume superseded is gone. */
-export interface RunState {
-  runId: string;
-  /** The verb that began it. */
-  command: string;
-  state: "running" | "completed" | "failed" | "interrupted";
-  failure: string | null;
-  totalSteps: number | null;
+export type RunState = ReturnType<typeof emptyRun>;
+
+export function emptyRun() {
+  return {
+    runId: "",
+    /** The verb that began it. */
+    command: "",
+    state: "running" as "running" | EventOf<"ended">["state"],
+    failure: null as string | null,
+    totalSteps: null as number | null,
+    step: 0,
+    policyVersion: 0,
+    /** Seconds that processes of this run were at work, gaps between a death and its resume not counted. */
+    seconds: 0,
+    /** Of the last event, in seconds since the epoch. */
+    time: null as number | null,
+    steps: [] as EventOf<"step">[],
+    skipped: [] as EventOf<"step_skipped">[],
+    evals: [] as EventOf<"eval">[],
+    funnels: [] as EventOf<"funnel">[],
+    health: [] as EventOf<"health">[],
+    /** The newest: a long run has more than a process should keep. `tallies` count all. */
+    groups: [] as EventOf<"group">[],
+    /** What became of all groups, step by step. */
+    tallies: [] as Tally[],
+    /** Of the groups' mean rewards. */
+    rewards: { least: Number.MAX_VALUE, most: -Number.MAX_VALUE },
+    phases: {} as Record<string, number>,
+  };
+}
+
+interface Tally {
   step: number;
-  policyVersion: number;
-  /** Seconds that processes of this run were at work, gaps between a death and its resume not counted. */
-  seconds: number;
-  steps: EventOf<"step">[];
-  skipped: EventOf<"step_skipped">[];
-  evals: EventOf<"eval">[];
-  groups: EventOf<"group">[];
-  phases: Record<string, number>;
+  trained: number;
+  requeued: number;
+  /** By reason. */
+  dropped: Record<string, number>;
 }
 
 /** The one reading of a log. `resumed {fromStep}` supersedes everything that carries a later step. */
 export function foldRun(events: Iterable<TimedEvent>): RunState {
-  const run: RunState = {
-    runId: "",
-    command: "",
-    state: "running",
-    failure: null,
-    totalSteps: null,
-    step: 0,
-    policyVersion: 0,
-    seconds: 0,
-    steps: [],
-    skipped: [],
-    evals: [],
-    groups: [],
-    phases: {},
-  };
-  let previous: number | null = null;
-  for (const event of events) {
-    if (previous !== null && event.type !== "resumed") run.seconds += event.time - previous;
-    previous = event.time;
-    applyEvent(run, event);
-  }
+  const run = emptyRun();
+  for (const event of events) applyEvent(run, event);
   return run;
 }
 
-function applyEvent(run: RunState, event: TimedEvent): void {
+/** Takes the next event in: whoever follows a run folds as they come. */
+export function applyEvent(run: RunState, event: TimedEvent): void {
+  if (run.time !== null && event.type !== "resumed") run.seconds += event.time - run.time;
+  run.time = event.time;
   switch (event.type) {
     case "started":
       run.runId = event.runId;
@@ -72,7 +77,13 @@ function applyEvent(run: RunState, event: TimedEvent): void {
       run.evals = [...run.evals.filter(({ step }) => step !== event.step), event];
       break;
     case "group":
-      run.groups.push(event);
+      addGroup(run, event);
+      break;
+    case "funnel":
+      run.funnels.push(event);
+      break;
+    case "health":
+      run.health.push(event);
       break;
     case "phase":
       if (event.state === "end") run.phases[event.name] = (run.phases[event.name] ?? 0) + (event.seconds ?? 0);
@@ -87,12 +98,30 @@ function applyEvent(run: RunState, event: TimedEvent): void {
   }
 }
 
+const mostGroups = 20_000;
+
+function addGroup(run: RunState, event: EventOf<"group">): void {
+  const { step, outcome, reason = "unknown", requeued, reward } = event;
+  run.groups.push(event);
+  if (run.groups.length > mostGroups) run.groups.splice(0, mostGroups / 2);
+  if (run.tallies.at(-1)?.step !== step) run.tallies.push({ step, trained: 0, requeued: 0, dropped: {} });
+  const tally = run.tallies.at(-1)!;
+  if (outcome === "trained") tally.trained++;
+  else tally.dropped[reason] = (tally.dropped[reason] ?? 0) + 1;
+  if (requeued) tally.requeued++;
+  if (reward === undefined) return;
+  run.rewards = { least: Math.min(run.rewards.least, reward), most: Math.max(run.rewards.most, reward) };
+}
+
 function supersede(run: RunState, fromStep: number): void {
   const kept = <T extends { step: number }>(items: T[]) => items.filter((item) => item.step <= fromStep);
   run.steps = kept(run.steps);
   run.skipped = kept(run.skipped);
   run.evals = kept(run.evals);
+  run.funnels = kept(run.funnels);
+  run.health = kept(run.health);
   run.groups = kept(run.groups);
+  run.tallies = kept(run.tallies);
   run.step = fromStep;
   run.policyVersion = run.steps.at(-1)?.policyVersion ?? 0;
   run.state = "running";

@@ -1,48 +1,21 @@
 import { join } from "node:path";
+import { sum } from "../algorithms/advantages/estimator.ts";
 import { replaceFile } from "../files.ts";
 import { curveSvg } from "./curve.ts";
-import { foldRun, type RunState } from "./fold.ts";
-import { readEvents } from "./log.ts";
-
-interface EvalSummary {
-  step: number;
-  /** Mean score, greedy (the recipe's eval settings). */
-  accuracy: number;
-  /** The same prompts at the training temperature. */
-  sampled: number | null;
-}
+import type { RunState } from "./fold.ts";
+import { bindingOf } from "./step-time.ts";
 
 /** `runs/<id>/summary.json`, format 1. */
-export interface RunSummary {
-  format: 1;
-  run: string;
-  state: RunState["state"];
-  failure: string | null;
-  steps: number;
-  total_steps: number | null;
-  steps_skipped: number;
-  policy_version: number;
-  seconds: number;
-  eval: { before: EvalSummary | null; after: EvalSummary | null };
-  reward: { first: number | null; last: number | null };
-  /** Mean over steps, and largest: |log-probability by trainer - by sampler| of trained tokens, staleness included. */
-  logprob_gap: { mean: number | null; max: number | null };
-  tokens_trained: number;
-  groups: { trained: number; dropped: Record<string, number>; requeued: number };
-  /** Where the seconds went, by phase. */
-  phases: Record<string, number>;
-}
+export type RunSummary = ReturnType<typeof summarize>;
 
-export function summarize(run: RunState): RunSummary {
+export function summarize(run: RunState) {
   const metric = (name: string) => run.steps.map((step) => step.metrics[name]).filter((value) => value !== undefined);
   const rewards = metric("reward");
   const gaps = metric("logprob_gap_mean");
-  const dropped: Record<string, number> = {};
-  for (const { outcome, reason } of run.groups) {
-    if (outcome === "dropped") dropped[reason ?? "unknown"] = (dropped[reason ?? "unknown"] ?? 0) + 1;
-  }
+  const tokens = metric("tokens_trained");
+  const seconds = sumByName(run.steps.map((step) => step.seconds ?? {}));
   return {
-    format: 1,
+    format: 1 as const,
     run: run.runId,
     state: run.state,
     failure: run.failure,
@@ -56,31 +29,47 @@ export function summarize(run: RunState): RunSummary {
       after: evalSummary(run.evals.findLast((event) => event.step > 0)),
     },
     reward: { first: rewards[0] ?? null, last: rewards.at(-1) ?? null },
+    // Of trained tokens: |log-probability by trainer - by sampler|, staleness included.
     logprob_gap: {
-      mean: gaps.length > 0 ? gaps.reduce((total, gap) => total + gap, 0) / gaps.length : null,
+      // Over tokens: a step's mean counts as often as the step has tokens.
+      mean: gaps.length > 0 ? sum(gaps.map((gap, index) => gap * tokens[index]!)) / sum(tokens) : null,
       max: metric("logprob_gap_max").reduce<number | null>((most, gap) => Math.max(most ?? 0, gap), null),
     },
-    tokens_trained: metric("tokens_trained").reduce((total, tokens) => total + tokens, 0),
+    tokens_trained: sum(tokens),
     groups: {
-      trained: run.groups.filter((group) => group.outcome === "trained").length,
-      dropped,
-      requeued: run.groups.filter((group) => group.requeued).length,
+      trained: sum(run.tallies.map(({ trained }) => trained)),
+      dropped: sumByName(run.tallies.map(({ dropped }) => dropped)),
+      requeued: sum(run.tallies.map(({ requeued }) => requeued)),
     },
+    tokens: {
+      sampled: sum(run.funnels.map(({ sampled }) => sampled)),
+      trained: sum(run.funnels.map(({ trained }) => trained)),
+      masked: sumByName(run.funnels.map(({ masked }) => masked)),
+      dropped: sumByName(run.funnels.map(({ dropped }) => dropped)),
+    },
+    health: run.health,
+    // Where the seconds went, by phase; then those of all steps, and what more of would have made them shorter.
     phases: run.phases,
+    step_seconds: seconds,
+    binding: run.steps.some((step) => step.seconds) ? bindingOf(seconds) : null,
   };
 }
 
-function evalSummary(event: RunState["evals"][number] | undefined): EvalSummary | null {
-  if (!event) return null;
-  const { accuracy, sampled } = event.metrics;
-  return { step: event.step, accuracy: accuracy ?? Number.NaN, sampled: sampled ?? null };
+function sumByName(records: Record<string, number>[]): Record<string, number> {
+  const total: Record<string, number> = {};
+  for (const [name, value] of records.flatMap(Object.entries)) total[name] = (total[name] ?? 0) + value;
+  return total;
 }
 
-/** Reads the run's log and writes `summary.json` and `curve.svg` beside it. */
-export function writeSummary(runDirectory: string): { summary: RunSummary; run: RunState } {
-  const run = foldRun(readEvents(join(runDirectory, "events.ndjson")));
-  const summary = summarize(run);
-  replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summary, null, 2)}\n`);
+/** Mean scores: greedy (the recipe's eval settings), and at the training temperature. */
+function evalSummary(event: RunState["evals"][number] | undefined) {
+  if (!event) return null;
+  const { accuracy = Number.NaN, sampled = null } = event.metrics;
+  return { step: event.step, accuracy, sampled };
+}
+
+/** Writes `summary.json` and `curve.svg` into the run's directory. */
+export function writeSummary(runDirectory: string, run: RunState): void {
+  replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summarize(run), null, 2)}\n`);
   replaceFile(join(runDirectory, "curve.svg"), curveSvg(run));
-  return { summary, run };
 }

@@ -93,6 +93,39 @@ test("on a terminal every line stays, in order, and the bar is whole below them"
   ]);
 });
 
+test("what happens to engines, workers and ranks is a line each, health too; the end says where the time went", () => {
+  const said: RunEvent[] = [
+    { type: "engine", engine: 0, state: "started", url: "http://127.0.0.1:1" },
+    { type: "engine", engine: 0, state: "died", message: "engine 0 was killed by SIGKILL" },
+    { type: "engine", engine: 0, state: "restarted" },
+    { type: "worker", worker: 1, state: "died" },
+    { type: "rank", rank: 1, state: "died", message: "rank 1 ended with exit code 1" },
+    { type: "forked", from: "r0", step: 4, changed: ["run.seed"] },
+    { type: "health", rule: "truncated", severity: "advice", step: 1, message: "half are cut", rolloutIds: ["a/0"] },
+    { type: "group", groupId: "a", promptId: "p", epoch: 0, attempt: 0, outcome: "dropped", reason: "stale", step: 1 },
+    { ...stepTo(1, 0.5), seconds: { step: 3, wait: 2, train: 1, model: 9, agent: 1 } } as RunEvent,
+    { type: "ended", state: "completed" },
+  ];
+  process.stderr.isTTY = false;
+  const timed = said.map((event, index) => ({ time: index, ...event }));
+  const reporter = new TerminalReporter({ json: false });
+  for (const event of timed) reporter.show(event);
+  const run = foldRun(timed);
+  reporter.finish(summarize(run), run, `${process.cwd()}/runs/r`, []);
+  expect(screen.lines).toEqual([
+    "engine 0 died: engine 0 was killed by SIGKILL",
+    "engine 0 restarted",
+    "worker 1 died",
+    "rank 1 died: rank 1 ended with exit code 1",
+    "forked from r0 at step 4 (run.seed)",
+    "advice at step 1, truncated: half are cut",
+    "step 1/?  reward 0.500",
+    "",
+    "time of its steps  wait 2.0 s, train 1.0 s: bound by engine",
+    "completed: 1 steps in 9 s, run directory runs/r",
+  ]);
+});
+
 test("a sample stays on its line: what moves the cursor or turns text around is shown by its number", () => {
   const reply = `get b<end>\n\x1b[2J\x9b1A\u202eabc "d" Zürich 😀`;
   const event: RunEvent = { type: "sample", step: 4, rolloutId: "a/0", reward: 1, prompt: "find\tb", reply };

@@ -5,12 +5,18 @@ import { sparkline } from "./curve.ts";
 import type { TimedEvent } from "./events.ts";
 import type { RunState } from "./fold.ts";
 import type { RunSummary } from "./summary.ts";
+import { eventLine, fixed, percent, stepNote } from "./views/lines.ts";
+
+/** What `logs` has, and nobody at a run's terminal needs. */
+const hidden = ["group", "rollout_failed", "funnel", "sync", "checkpoint", "log", "failed", "begin"];
+const troubles = ["step_skipped", "health", "warning", "died"];
 
 /** Shows events as they come: a bar on a terminal, plain lines elsewhere, the events themselves with `--json`. */
 export class TerminalReporter {
+  /** Of the run, in steps; 0: not known. */
+  total = 0;
   private readonly json: boolean;
   private readonly bar: cliProgress.SingleBar | null;
-  private total = 0;
   private barShown = false;
   private lastLineAt = 0;
   private note = "";
@@ -33,43 +39,11 @@ export class TerminalReporter {
       process.stdout.write(`${JSON.stringify(event)}\n`);
       return;
     }
-    switch (event.type) {
-      case "started":
-        this.total = event.totalSteps ?? 0;
-        this.line(`run ${event.runId}`);
-        break;
-      case "resumed":
-        this.total = event.totalSteps ?? 0;
-        this.line(`resuming at ${event.fromStep} of ${event.totalSteps ?? "?"}`);
-        break;
-      case "arithmetic":
-        this.line(event.line);
-        break;
-      case "phase":
-        if (event.state === "end")
-          this.line(`${event.name}: ${(event.seconds ?? 0).toFixed(1)} s${suffix(event.detail)}`);
-        break;
-      case "step":
-        this.step(event.step, event.metrics);
-        break;
-      case "sample":
-        this.line(`sample of step ${event.step}, reward ${fixed(event.reward)}: ${quoted(event)}`);
-        break;
-      case "step_skipped":
-        this.line(
-          colorsFor(process.stdout).yellow(`step ${event.step} changed nothing (${event.reason}): ${event.detail}`),
-        );
-        break;
-      case "eval":
-        this.line(evalLine(event.step, event.metrics));
-        break;
-      case "warning":
-        this.line(colorsFor(process.stdout).yellow(`warning: ${event.message}`));
-        break;
-      case "ended":
-        this.stop();
-        break;
-      default:
+    if (event.type === "started" || event.type === "resumed") this.total = event.totalSteps ?? 0;
+    if (event.type === "ended") this.stop();
+    else if (event.type === "step") this.step(event);
+    else if (!isOne(hidden, event) && !(event.type === "engine" && event.state === "started")) {
+      this.line(isOne(troubles, event) ? colorsFor(process.stdout).yellow(eventLine(event)) : eventLine(event));
     }
   }
 
@@ -90,13 +64,16 @@ export class TerminalReporter {
     const rewards = steps.flatMap((event) => event.metrics.reward ?? []);
     if (rewards.length > 1)
       out.push(`training reward   ${sparkline(rewards)}  ${fixed(rewards[0])} → ${fixed(rewards.at(-1))}`);
+    const { step: _, model: __, agent: ___, ...parts } = summary.step_seconds;
+    const spent = Object.entries(parts).map(([part, seconds]) => `${part} ${seconds.toFixed(1)} s`);
+    if (summary.binding) out.push(`time of its steps  ${spent.join(", ")}: bound by ${summary.binding}`);
     const where = displayPath(directory);
     out.push(`${summary.state}: ${summary.steps} steps in ${summary.seconds.toFixed(0)} s, run directory ${where}`);
     if (next.length > 0) out.push("try next:", ...next.map((command) => `  ${command}`));
     process.stdout.write(`${out.join("\n")}\n`);
   }
 
-  private step(step: number, metrics: Record<string, number>): void {
+  private step({ step, metrics }: Extract<TimedEvent, { type: "step" }>): void {
     this.note = stepNote(metrics);
     if (this.bar) {
       if (!this.barShown) this.bar.start(Math.max(this.total, step), step, { note: this.note });
@@ -112,11 +89,9 @@ export class TerminalReporter {
   }
 
   private line(text: string): void {
-    if (this.barShown) {
-      process.stderr.write("\r\x1b[K");
-      process.stdout.write(`${text}\n`);
-      this.bar?.render();
-    } else process.stdout.write(`${text}\n`);
+    if (this.barShown) process.stderr.write("\r\x1b[K");
+    process.stdout.write(`${text}\n`);
+    if (this.barShown) this.bar?.render();
   }
 
   /** Gives the terminal back. */
@@ -130,40 +105,7 @@ export class TerminalReporter {
   }
 }
 
-function stepNote(metrics: Record<string, number>): string {
-  const parts = [
-    ["reward", metrics.reward],
-    ["turns", metrics.turns === 1 ? undefined : metrics.turns],
-    ["loss", metrics.loss],
-    ["entropy", metrics.entropy],
-    ["gap", metrics.logprob_gap_mean],
-    ["staleness", metrics.staleness_mean],
-  ] as const;
-  const shown = parts.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${fixed(value)}`);
-  return shown.join("  ");
-}
-
-/** On one line, and without anything that moves a cursor or turns text around. */
-function quoted({ prompt, reply }: { prompt: string; reply: string }): string {
-  const hidden = (text: string) => `\\u{${text.codePointAt(0)!.toString(16)}}`;
-  const [asked, said] = [prompt, reply].map((text) => JSON.stringify(text).replace(/\p{C}/gu, hidden));
-  return `${asked} → ${said}`;
-}
-
-function evalLine(step: number, metrics: Record<string, number>): string {
-  const sampled = metrics.sampled === undefined ? "" : `, sampled ${percent(metrics.sampled)}`;
-  return `eval at step ${step}: held-out accuracy ${percent(metrics.accuracy ?? Number.NaN)}${sampled}`;
-}
-
-function suffix(detail: string | undefined): string {
-  return detail ? ` (${detail})` : "";
-}
-
-function percent(share: number): string {
-  return `${(share * 100).toFixed(1)}%`;
-}
-
-function fixed(value: number | undefined): string {
-  if (value === undefined) return "-";
-  return Math.abs(value) < 0.001 && value !== 0 ? value.toExponential(1) : value.toFixed(3);
+/** By its type, or by its state. */
+function isOne(kinds: string[], event: TimedEvent): boolean {
+  return kinds.includes(event.type) || ("state" in event && kinds.includes(event.state));
 }

@@ -1,9 +1,11 @@
 import fc from "fast-check";
 import { Model, setThreads } from "molt-native";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { accumulate, type UpdateMetrics } from "./accumulate.ts";
-import { fixture, fixtureRows, sftLoss, tinyModel } from "./fixtures/tiny.ts";
-import { packRows, type StoredRow, unpackRows } from "./packing.ts";
+import { aggregations } from "../algorithms/aggregation.ts";
+import type { UpdateMetrics } from "../algorithms/metrics.ts";
+import { accumulate } from "./accumulate.ts";
+import { fixture, fixtureRows, sftLoss, tinyModel, withFunction } from "./fixtures/tiny.ts";
+import { packRows, type StoredRow, trainedTokens, unpackRows } from "./packing.ts";
 
 let policy: Model;
 let ref: Model;
@@ -39,16 +41,18 @@ function scoredRows(filler?: number): StoredRow[] {
 async function run(microbatches: StoredRow[][], spec = fixture.spec) {
   await policy.zeroGradients();
   const metrics: UpdateMetrics = { sums: {}, maxima: {} };
-  for (const rows of microbatches) await accumulate(policy, rows, spec, fixture.numTokens, metrics);
+  for (const rows of microbatches) {
+    await accumulate(policy, rows, withFunction(spec), fixture.numTokens, metrics);
+  }
   const gradients: Record<string, Float32Array> = {};
   for (const name of names) gradients[name] = await policy.readGradient(name);
   return { ...metrics, gradients, norm: await policy.gradientNorm() };
 }
 
 function expectGradients(actual: Record<string, Float32Array>, expected: Record<string, ArrayLike<number>>): void {
-  for (const name of names) {
-    const scale = Math.max(...Array.from(expected[name]!, Math.abs));
-    const gaps = Array.from(expected[name]!, (value, index) => Math.abs(actual[name]![index]! - value));
+  for (const [name, values] of Object.entries(expected)) {
+    const scale = Math.max(...Array.from(values, Math.abs));
+    const gaps = Array.from(values, (value, index) => Math.abs(actual[name]![index]! - value));
     expect(Math.max(...gaps), name).toBeLessThanOrEqual(2e-5 * scale);
   }
 }
@@ -63,6 +67,50 @@ test("loss, metrics and every gradient agree with PyTorch float64", async () => 
   }
   expect(Math.abs(norm / fixture.gradientNorm - 1)).toBeLessThanOrEqual(1e-5);
   expectGradients(gradients, fixture.gradients);
+});
+
+/** The fixture's rows, each a rollout of its group, as a case aggregates them. */
+function rowsOf({ aggregation }: (typeof fixture.cases)[number], filler?: number): StoredRow[] {
+  const rows = scoredRows(filler);
+  const counted = rows.map(({ mask }, index) => ({
+    groupId: String(fixture.groups[index]),
+    tokens: trainedTokens(mask),
+  }));
+  const shares = aggregations[aggregation](counted);
+  return rows.map((row, index) => ({ ...row, share: shares[index]! }));
+}
+
+// cases C4, C5, invariants 3 and 4
+describe.each(fixture.cases)("$spec.name, $aggregation, $spec.correction, KL $spec.kl.estimator", (one) => {
+  const names = Object.keys(one.gradients);
+
+  test("loss, metrics and gradients agree with PyTorch float64, for any microbatches in any order", async () => {
+    const keys = fc.array(fc.nat(), { minLength: 8, maxLength: 8 });
+    const property = fc.asyncProperty(keys, fc.integer({ min: 1, max: 8 }), async (order, size) => {
+      const rows = rowsOf(one).sort((a, b) => order[Number(a.id.slice(4))]! - order[Number(b.id.slice(4))]!);
+      const { sums, gradients } = await run(chunks(rows, size), one.spec);
+      expectGradients(gradients, one.gradients);
+      expect(Object.keys(sums)).toEqual(expect.arrayContaining(Object.keys(one.sums)));
+      for (const [name, expected] of Object.entries(one.sums)) {
+        expect(Math.abs(sums[name]! - expected), name).toBeLessThanOrEqual(5e-5 * Math.max(1, Math.abs(expected)));
+      }
+    });
+    await fc.assert(property, { numRuns: 4 });
+  });
+
+  test.each([1e6, Number.NaN])("%s in every masked slot changes no bit", async (poison) => {
+    const clean = await run(chunks(rowsOf(one, 0), 3), one.spec);
+    const { gradients, sums } = await run(chunks(rowsOf(one, poison), 3), one.spec);
+    expect(sums).toEqual(clean.sums);
+    for (const name of names) expect(gradients[name]).toEqual(clean.gradients[name]);
+  });
+});
+
+// invariant 2
+test.each(["ppo", "gspo", "cispo"])("at ratio 1 the gradient of %s is the policy gradient's", async (name) => {
+  const rows = fixtureRows().map(({ old: _, ...row }) => row);
+  const gradientOf = (loss: string) => run([rows], { ...fixture.cases[0]!.spec, name: loss, kl: sftLoss.kl });
+  expectGradients((await gradientOf(name)).gradients, (await gradientOf("importance")).gradients);
 });
 
 describe("case C4, invariant 3", () => {

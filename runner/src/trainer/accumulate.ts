@@ -1,50 +1,66 @@
 import { type Model, scope, Tensor } from "molt-native";
-import { correct } from "../algorithms/corrections/correction.ts";
+import { mean } from "../algorithms/advantages/estimator.ts";
+import { correct, trainedSlots } from "../algorithms/corrections/correction.ts";
+import { klEstimators } from "../algorithms/kl.ts";
 import { objective } from "../algorithms/losses/objective.ts";
-import type { LossSpec } from "../algorithms/losses/policy-loss.ts";
+import type { LossSpec, PolicyLoss } from "../algorithms/losses/policy-loss.ts";
 import { addMetrics, tokenMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
 import { dummyRow, packRows, type StoredRow } from "./packing.ts";
 
-export type { UpdateMetrics } from "../algorithms/metrics.ts";
+/** With the function that its name stands for. */
+export interface Loss extends LossSpec {
+  policyLoss: PolicyLoss;
+}
 
 /** Forward, loss, backward of a microbatch, into the gradient and `metrics`. Without rows, a zero-weight dummy. */
 export async function accumulate(
   model: Model,
   rows: readonly StoredRow[],
-  spec: LossSpec,
+  loss: Loss,
   numTokens: number,
   metrics: UpdateMetrics,
 ): Promise<void> {
   if (rows.length === 0) return runDummy(model);
-  const { packed, trained, behaviour, advantages, ...scored } = packRows(rows);
+  const { packed, trained, behaviour, advantages, shares, ref, ...scored } = packRows(rows);
   const { logp, entropy } = await model.forward(packed, true);
   const current = await logp.data();
   // Rows of a single update are not scored: the present policy, detached, is the old one.
   const old = scored.old ?? current;
-  const { weights, outside } = correct(spec.correction, { old, behaviour, trained, cu: packed.cu });
+  const { weights, outside } = correct(loss.correction, { old, behaviour, trained, cu: packed.cu });
   const parts = scope(() => {
     const input = {
       logp,
       entropy,
       old: Tensor.from(old),
       advantages: Tensor.from(advantages),
-      weights: Tensor.from(weights),
-      trained: Tensor.from(Float32Array.from(trained)),
-      ref: scored.ref && Tensor.from(scored.ref),
+      rowLogRatio: Tensor.from(rowLogRatio(current, old, trained, packed.cu)),
+      weights: Tensor.from(weights.map((weight, t) => weight * shares[t]!)),
+      shares: Tensor.from(shares),
+      ref: ref && Tensor.from(ref),
     };
-    return objective(input, spec, numTokens);
+    return objective(input, loss, loss.policyLoss, numTokens);
   });
   await model.backward(parts.total);
-  const { sums, maxima } = tokenMetrics({ trained, logp: current, old, behaviour, entropy: await entropy.data() });
+  const values = { trained, logp: current, old, behaviour, entropy: await entropy.data(), ref };
+  const { sums, maxima } = tokenMetrics(values, klEstimators[loss.kl.estimator]);
   const more = {
     advantage_mean: advantages.reduce((sum, value) => sum + value, 0),
     correction_ratio: outside,
     policy_loss: await read(parts.policy),
-    ...(parts.kl && { kl: await read(parts.kl) }),
     ...(parts.clipped && { clip_ratio: await read(parts.clipped) }),
   };
   addMetrics(metrics, { sums: { ...sums, ...more }, maxima });
-  for (const tensor of [logp, entropy, parts.total, parts.policy, parts.kl, parts.clipped]) tensor?.dispose();
+  for (const tensor of [logp, entropy, parts.total, parts.policy, parts.clipped]) tensor?.dispose();
+}
+
+/** The mean of current - old over the trained slots of each row, at each of them. */
+function rowLogRatio(current: Float32Array, old: Float32Array, trained: Uint8Array, cu: Int32Array): Float32Array {
+  const means = new Float32Array(trained.length);
+  for (const slots of trainedSlots(trained, cu)) {
+    const average = mean(slots.map((t) => current[t]! - old[t]!));
+    for (const t of slots) means[t] = average;
+  }
+  return means;
 }
 
 async function runDummy(model: Model): Promise<void> {

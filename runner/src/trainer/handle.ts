@@ -2,11 +2,11 @@ import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
-import { deadlineMs, withDeadline } from "../deadline.ts";
+import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
 import { pack, unpack } from "../encoding.ts";
-import { RunnerError } from "../errors.ts";
-import { Child } from "../launchers/child.ts";
+import { messageOf, RunnerError } from "../errors.ts";
+import { Child, ChildDied } from "../launchers/child.ts";
 import { sameSecret } from "../secret.ts";
 import { freePort } from "./free-port.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
@@ -16,6 +16,15 @@ export interface RankGroupOptions {
   init: Omit<InitParams, "worldSize" | "store">;
   /** Seconds: to every rank initialized; for one request. */
   deadlines: { start: number; request: number };
+}
+
+/** A rank that died, or kept the others waiting: what they hold together is gone. */
+export class RankLost extends ChildDied {
+  readonly rank: number;
+  constructor(rank: number, cause: unknown) {
+    super(messageOf(cause), { cause });
+    this.rank = rank;
+  }
 }
 
 type Params<M extends RankMethod> = RankMethods[M][0];
@@ -74,7 +83,10 @@ export class RankGroup {
     this.deadlines = deadlines;
     this.hasReference = init.ref !== null;
     this.url = urlOf(server);
-    this.died = Promise.race(ranks.map((rank) => rank.child.died));
+    const deaths = ranks.map(({ child }, rank) =>
+      child.died.catch((error) => Promise.reject(new RankLost(rank, error))),
+    );
+    this.died = Promise.race(deaths);
     this.died.catch(() => {});
   }
 
@@ -124,8 +136,9 @@ export class RankGroup {
       return (await withDeadline(answer, seconds, `${child.name} to answer ${method}`)) as Result<M>;
     } catch (error) {
       // A dead rank breaks its peers' collectives: its own death is the cause, given a moment to be known.
-      await Promise.race([this.died, new Promise((resolve) => setTimeout(resolve, deadlineMs(1)))]);
-      throw error;
+      await Promise.race([this.died, new Promise((resolve) => setTimeout(resolve, deadlineMs(5)))]);
+      const isLost = error instanceof DeadlineError || this.ranks[rank]!.socket?.readyState !== 1;
+      throw isLost ? new RankLost(rank, error) : error;
     }
   }
 
@@ -135,7 +148,7 @@ export class RankGroup {
     params: Params<M> | ((rank: number) => Params<M>),
     seconds?: number,
   ): Promise<Result<M>[]> {
-    const paramsOf = typeof params === "function" ? params : () => params;
+    const paramsOf = (typeof params === "function" ? params : () => params) as (rank: number) => Params<M>;
     return Promise.all(this.ranks.map((_, rank) => this.call(rank, method, paramsOf(rank), seconds)));
   }
 

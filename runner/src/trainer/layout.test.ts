@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import type { Recipe } from "../recipe/index.ts";
 import { balance } from "./balance.ts";
 import { packRows, packToBudget, type StoredRow, trainedTokens, unpackRows } from "./packing.ts";
-import { learningRate, type ScheduleSpec } from "./schedule.ts";
-import { planUpdate } from "./update.ts";
-import { cutUpdates } from "./updates.ts";
+import { learningRates } from "./schedule.ts";
+import { cutUpdates, planUpdate } from "./update.ts";
 
 const sizes = fc.array(fc.integer({ min: 1, max: 50 }), { maxLength: 60 });
 const rowOf = (length: number, index: number): StoredRow => ({
@@ -125,15 +125,11 @@ test("updates: nothing is lost, rollouts stay whole, tokens are even to one roll
 });
 
 describe("schedule", () => {
-  const spec: ScheduleSpec = {
-    learningRate: 0.01,
-    scheduler: "constant",
-    warmupRatio: 0.3,
-    minLrRatio: 0.1,
-    totalUpdates: 10,
+  const rates = (scheduler: "constant" | "linear" | "cosine", lr_warmup_ratio = 0.3) => {
+    const actor = { adam: { lr: 0.01 }, lr_scheduler: scheduler, lr_warmup_ratio, min_lr_ratio: 0.1 };
+    return learningRates({ actor } as Recipe, 10);
   };
-  const curve = (scheduler: ScheduleSpec["scheduler"], updates: number[]) =>
-    updates.map((done) => learningRate({ ...spec, scheduler }, done));
+  const curve = (scheduler: "constant" | "linear" | "cosine", updates: number[]) => updates.map(rates(scheduler));
 
   // By hand: warm-up is 3 of 10; then 7 updates from 1 to 0.1 of the rate.
   test("warm-up rises to the rate, whatever follows", () => {
@@ -156,6 +152,6 @@ describe("schedule", () => {
   });
 
   test("without warm-up the first update has the whole rate", () => {
-    expect(learningRate({ ...spec, warmupRatio: 0 }, 0)).toBe(0.01);
+    expect(rates("constant", 0)(0)).toBe(0.01);
   });
 });

@@ -8,6 +8,8 @@ export interface StoredRow extends TrainRow {
   old?: Float32Array;
   ref?: Float32Array;
   advantages?: Float32Array;
+  /** What each of its tokens counts in the update (`algorithms/aggregation.ts`); 1 where nobody says. */
+  share?: number;
 }
 
 /** A masked token, with one before it to predict it. */
@@ -32,11 +34,8 @@ export function packToBudget<T extends { id: string; tokens: { length: number } 
         fix: `set train.max_tokens_per_device to ${length} or more, or lower data.max_len`,
       });
     }
-    let bin = bins.find((candidate) => candidate.left >= length);
-    if (bin === undefined) {
-      bin = { rows: [], left: budget };
-      bins.push(bin);
-    }
+    const bin = bins.find((candidate) => candidate.left >= length) ?? { rows: [], left: budget };
+    if (bin.rows.length === 0) bins.push(bin);
     bin.rows.push(row);
     bin.left -= length;
   }
@@ -45,50 +44,34 @@ export function packToBudget<T extends { id: string; tokens: { length: number } 
 
 /**
  * Rows laid end to end and shifted: slot t belongs to the token at t + 1 of its row, predicted by position t. Per-token
- * arrays `[T]` hold 0 wherever `trained` is 0, whatever the rows hold.
+ * arrays `[T]` hold 0 wherever `trained` is 0, whatever the rows hold; those of unscored rows are null.
  */
-export interface PackedBatch {
-  packed: PackedRows;
-  trained: Uint8Array;
-  behaviour: Float32Array;
-  advantages: Float32Array;
-  /** Null for unscored rows. */
-  old: Float32Array | null;
-  ref: Float32Array | null;
-}
-
-export function packRows(rows: readonly StoredRow[]): PackedBatch {
+export function packRows(rows: readonly StoredRow[]) {
   const cu = new Int32Array(rows.length + 1);
   rows.forEach(({ tokens }, index) => {
     cu[index + 1] = cu[index]! + tokens.length;
   });
   const length = cu[rows.length]!;
-  const tokens = new Int32Array(length);
-  const targets = new Int32Array(length).fill(-1);
-  const temperatures = new Float32Array(length).fill(1);
-  const trained = new Uint8Array(length);
-  rows.forEach((row, index) => {
-    tokens.set(row.tokens, cu[index]);
-  });
-  eachTrained(rows, cu, (row, t, slot) => {
-    trained[slot] = 1;
-    targets[slot] = row.tokens[t]!;
-    temperatures[slot] = row.temperatures[t]!;
-  });
-  const gather = (name: "logprobs" | "advantages" | "old" | "ref") => {
-    const values = new Float32Array(length);
+  const tokens = Int32Array.from(rows.flatMap((row) => [...row.tokens]));
+  const spread = <T extends Int32Array | Float32Array>(values: T, read: (row: StoredRow, t: number) => number): T => {
     eachTrained(rows, cu, (row, t, slot) => {
-      values[slot] = row[name]?.[t] ?? 0;
+      values[slot] = read(row, t);
     });
     return values;
   };
+  const floats = (read: (row: StoredRow, t: number) => number) => spread(new Float32Array(length), read);
+  const scores = (name: "old" | "ref") => (rows.every((row) => row[name]) ? floats((row, t) => row[name]![t]!) : null);
+  const targets = spread(new Int32Array(length).fill(-1), (row, t) => row.tokens[t]!);
+  const temperatures = spread(new Float32Array(length).fill(1), (row, t) => row.temperatures[t]!);
+  const packed: PackedRows = { tokens, cu, targets, temperatures };
   return {
-    packed: { tokens, cu, targets, temperatures },
-    trained,
-    behaviour: gather("logprobs"),
-    advantages: gather("advantages"),
-    old: rows.every(({ old }) => old) ? gather("old") : null,
-    ref: rows.every(({ ref }) => ref) ? gather("ref") : null,
+    packed,
+    trained: Uint8Array.from(targets, (target) => Number(target >= 0)),
+    shares: floats((row) => row.share ?? 1),
+    behaviour: floats((row, t) => row.logprobs[t]!),
+    advantages: floats((row, t) => row.advantages?.[t] ?? 0),
+    old: scores("old"),
+    ref: scores("ref"),
   };
 }
 

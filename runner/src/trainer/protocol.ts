@@ -2,22 +2,17 @@
  * Over `ws` in `encoding.ts`'s form. A rank connects, says `hello` with its rank and the run's token, then answers in
  * order: `{ id, method, params }` → `{ id, result }` or `{ id, error }`.
  */
-import type { DecoderConfig, TensorLocation, UnitDescription } from "molt-native";
+import type { ModelOptions, TensorLocation } from "molt-native";
 import type { LossSpec } from "../algorithms/losses/policy-loss.ts";
 import type { UpdateMetrics } from "../algorithms/metrics.ts";
+import type { RankTrainer } from "./rank-trainer.ts";
 
 export type { LossSpec } from "../algorithms/losses/policy-loss.ts";
 
-export interface ModelSpec {
-  config: DecoderConfig;
-  units: UnitDescription[];
+export interface ModelSpec extends Omit<ModelOptions, "group" | "trainable"> {
   /** Null: seeded random. */
   weights: TensorLocation[] | null;
   seed: number;
-  /** Of computing; weights are float32. */
-  dtype: "float32" | "bfloat16";
-  /** `full`, the default: backward recomputes the layers. */
-  gradientCheckpoint?: "full" | "none";
 }
 
 export interface OptimizerSpec {
@@ -56,6 +51,8 @@ export interface UpdateParams {
   /** Trainable tokens over all ranks: the loss's denominator, above 0. */
   numTokens: number;
   learningRate: number;
+  /** Of the KL term, where the loss has it. */
+  klCoef: number;
 }
 
 /** Metrics are over this rank's trainable tokens. */
@@ -66,29 +63,12 @@ export interface UpdateResult extends UpdateMetrics {
 }
 
 /** Method → [params, result]. */
-export interface RankMethods {
-  init: [InitParams, undefined];
-  putRows: [{ rows: TrainRow[] }, undefined];
-  /** Forward without gradient; kept as the rows' `old` or `ref` log-probabilities. */
-  score: [{ microbatches: string[][]; as: "old" | "ref" }, undefined];
-  /** One value a token (0 on untrained ones). */
-  putAdvantages: [{ ids: string[]; advantages: Float32Array[] }, undefined];
-  update: [UpdateParams, UpdateResult];
-  dropRows: [{ ids: string[] }, undefined];
-  /** Of stored rows, in one microbatch. Collective. */
-  logprobs: [{ ids: string[] }, { logprobs: Float32Array[] }];
-  /** Rank 0 joins as the group's rank 0 and serves its store; others do nothing. */
-  connectEngines: [{ host: string; port: number; worldSize: number; prefix: string; timeoutMs: number }, undefined];
-  broadcastWeights: [Record<string, never>, { checksum: string }];
-  disconnectEngines: [Record<string, never>, undefined];
-  /** Of the weights. Collective. */
-  checksum: [Record<string, never>, { checksum: string }];
-  /** `rank<r>.safetensors`, in an existing directory. */
-  saveCheckpoint: [{ directory: string }, { file: string; stepCount: number }];
-  loadCheckpoint: [{ directory: string }, { stepCount: number }];
-  /** Rank 0 writes `model.safetensors`, in an existing directory. */
-  exportWeights: [{ directory: string }, undefined];
-}
+export type RankMethods = {
+  [M in Exclude<keyof RankTrainer, "close">]: [
+    Parameters<RankTrainer[M]> extends [infer P] ? P : Record<string, never>,
+    Awaited<ReturnType<RankTrainer[M]>>,
+  ];
+};
 
 export type RankMethod = keyof RankMethods;
 

@@ -1,19 +1,18 @@
 import { join } from "node:path";
-import { AdamW, Model, ProcessGroup, setThreads } from "molt-native";
-import { checkCorrection } from "../algorithms/corrections/correction.ts";
-import { policyLoss } from "../algorithms/losses/registry.ts";
+import { AdamW, Model, ProcessGroup, type ProcessGroupOptions, setThreads } from "molt-native";
+import { policyLosses } from "../algorithms/losses/registry.ts";
 import type { UpdateMetrics } from "../algorithms/metrics.ts";
 import { exportHeader } from "../data/model-folder.ts";
 import { RunnerError } from "../errors.ts";
-import { accumulate } from "./accumulate.ts";
+import { accumulate, type Loss } from "./accumulate.ts";
+import { loadAlgorithm } from "./load-algorithm.ts";
 import { dummyRow, packRows, type StoredRow, unpackRows } from "./packing.ts";
-import type { InitParams, ModelSpec, RankMethods, UpdateParams, UpdateResult } from "./protocol.ts";
-import { readShard, type ShardIdentity, shardHeader, shardPath } from "./shard-file.ts";
-
-type Handlers = { [M in keyof RankMethods]: (params: RankMethods[M][0]) => Promise<RankMethods[M][1]> };
+import type { InitParams, ModelSpec, UpdateParams, UpdateResult } from "./protocol.ts";
+import { readShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
 
 interface State {
   params: InitParams;
+  loss: Loss;
   group: ProcessGroup | null;
   policy: Model;
   ref: Model | null;
@@ -21,19 +20,20 @@ interface State {
 }
 
 /** A rank's methods; one runs at a time. Keeps training rows by id between the phases. */
-export class RankTrainer implements Handlers {
+export class RankTrainer {
   private readonly rank: number;
   private readonly rows = new Map<string, StoredRow>();
   private current: State | null = null;
   private transfer: ProcessGroup | null = null;
+  private written: Promise<void> = Promise.resolve();
 
   constructor(rank: number) {
     this.rank = rank;
   }
 
   async init(params: InitParams): Promise<undefined> {
-    policyLoss(params.loss.name);
-    checkCorrection(params.loss.correction);
+    const policyLoss = await loadAlgorithm(policyLosses, params.loss.name, "actor.loss_mode");
+    const loss = { ...params.loss, policyLoss };
     await setThreads(params.threads);
     const { worldSize, store } = params;
     const serveStore = this.rank === 0;
@@ -43,7 +43,7 @@ export class RankTrainer implements Handlers {
     const ref = params.ref && (await createModel(params.ref, group, false));
     const { betas, eps, weightDecay } = params.optimizer;
     const optimizer = new AdamW(policy, { beta1: betas[0], beta2: betas[1], eps, weightDecay });
-    this.current = { params, group, policy, ref, optimizer };
+    this.current = { params, loss, group, policy, ref, optimizer };
   }
 
   async putRows({ rows }: { rows: StoredRow[] }): Promise<undefined> {
@@ -54,30 +54,33 @@ export class RankTrainer implements Handlers {
     for (const id of ids) this.rows.delete(id);
   }
 
-  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" }): Promise<undefined> {
+  /** Forward without gradient; kept as the rows' `old` or `ref` log-probabilities, and told in the rows' order. */
+  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" }) {
     const { policy, ref } = this.state;
     const model = as === "old" ? policy : ref;
     if (model === null) throw new RunnerError("no reference model was loaded: algo.kl has no coefficient");
-    for (const ids of microbatches) {
-      const logprobs = await this.forward(model, ids);
-      ids.forEach((id, index) => {
-        this.row(id)[as] = logprobs[index]!;
-      });
-    }
+    const logprobs: Float32Array[] = [];
+    for (const ids of microbatches) logprobs.push(...(await this.forward(model, ids)));
+    microbatches.flat().forEach((id, index) => {
+      this.row(id)[as] = logprobs[index]!;
+    });
+    return { logprobs };
   }
 
-  async putAdvantages({ ids, advantages }: { ids: string[]; advantages: Float32Array[] }): Promise<undefined> {
-    ids.forEach((id, index) => {
-      this.row(id).advantages = advantages[index]!;
+  /** One value a token (0 on untrained ones); of each row, what its tokens count in the update's aggregation. */
+  async putAdvantages(values: { ids: string[]; advantages: Float32Array[]; shares: number[] }): Promise<undefined> {
+    values.ids.forEach((id, index) => {
+      Object.assign(this.row(id), { advantages: values.advantages[index], share: values.shares[index] });
     });
   }
 
   /** No step where any rank's gradient is not finite. */
-  async update({ microbatches, numTokens, learningRate }: UpdateParams): Promise<UpdateResult> {
+  async update({ microbatches, numTokens, learningRate, klCoef }: UpdateParams): Promise<UpdateResult> {
     if (numTokens <= 0) throw new RunnerError("an update needs a trainable token");
     const { policy, optimizer, params } = this.state;
+    const loss = { ...this.state.loss, kl: { ...params.loss.kl, coef: klCoef } };
     const metrics: UpdateMetrics = { sums: {}, maxima: {} };
-    for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), params.loss, numTokens, metrics);
+    for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), loss, numTokens, metrics);
     const gradientNorm = await policy.gradientNorm();
     const finite = Number.isFinite(gradientNorm);
     const nonFinite = finite ? null : await policy.nonFiniteGradients();
@@ -87,16 +90,18 @@ export class RankTrainer implements Handlers {
     return { ...metrics, gradientNorm, nonFinite };
   }
 
-  async logprobs({ ids }: { ids: string[] }): Promise<{ logprobs: Float32Array[] }> {
+  /** Of stored rows, in one microbatch. Collective. */
+  async logprobs({ ids }: { ids: string[] }) {
     return { logprobs: await this.forward(this.state.policy, ids) };
   }
 
-  async connectEngines(transfer: RankMethods["connectEngines"][0]): Promise<undefined> {
+  /** Rank 0 joins as the group's rank 0 and serves its store; others do nothing. */
+  async connectEngines(transfer: Omit<ProcessGroupOptions, "rank" | "serveStore">): Promise<undefined> {
     await this.disconnectEngines();
     if (this.rank === 0) this.transfer = await ProcessGroup.create({ ...transfer, rank: 0, serveStore: true });
   }
 
-  async broadcastWeights(): Promise<{ checksum: string }> {
+  async broadcastWeights() {
     if (this.rank === 0 && this.transfer === null) throw new RunnerError("no engines are connected");
     await this.state.policy.broadcast(this.transfer);
     return this.checksum();
@@ -107,18 +112,28 @@ export class RankTrainer implements Handlers {
     this.transfer = null;
   }
 
-  async checksum(): Promise<{ checksum: string }> {
+  /** Of the weights. Collective. */
+  async checksum() {
     return { checksum: await this.state.policy.checksum() };
   }
 
-  async saveCheckpoint({ directory }: { directory: string }): Promise<{ file: string; stepCount: number }> {
+  /** `rank<r>.safetensors`, in an existing directory: what the rank holds now, on the disk once it is written. */
+  async saveCheckpoint({ directory }: { directory: string }) {
     const { optimizer } = this.state;
     const file = shardPath(directory, this.rank);
-    await optimizer.saveShard(file, shardHeader(this.identity(), optimizer.stepCount));
-    return { file, stepCount: optimizer.stepCount };
+    const [identity, { stepCount }] = [this.identity(), optimizer];
+    const save = (path: string) => optimizer.saveShard(path, shardHeader(identity, stepCount));
+    this.written = (await snapshotShard(file, identity, save))();
+    this.written.catch(() => {}); // `checkpointWritten` says it
+    return { file, stepCount };
   }
 
-  async loadCheckpoint({ directory }: { directory: string }): Promise<{ stepCount: number }> {
+  /** When it is. Answered out of turn: training goes on meanwhile. */
+  async checkpointWritten(): Promise<undefined> {
+    await this.written;
+  }
+
+  async loadCheckpoint({ directory }: { directory: string }) {
     const { optimizer } = this.state;
     const file = shardPath(directory, this.rank);
     const { offset, stepCount } = readShard(file, this.identity());
@@ -127,6 +142,7 @@ export class RankTrainer implements Handlers {
     return { stepCount };
   }
 
+  /** Rank 0 writes `model.safetensors`, in an existing directory. */
   async exportWeights({ directory }: { directory: string }): Promise<undefined> {
     const { policy, params } = this.state;
     await policy.save(join(directory, "model.safetensors"), exportHeader(params.policy.units));
@@ -170,9 +186,8 @@ export class RankTrainer implements Handlers {
 }
 
 async function createModel(spec: ModelSpec, group: ProcessGroup | null, trainable: boolean): Promise<Model> {
-  const { config, units, dtype, gradientCheckpoint } = spec;
-  const model = await Model.create({ config, units, dtype, gradientCheckpoint, group, trainable });
-  if (spec.weights === null) await model.initialize(spec.seed);
-  else await model.load(spec.weights);
+  const { weights, seed, ...options } = spec;
+  const model = await Model.create({ ...options, group, trainable });
+  await (weights === null ? model.initialize(seed) : model.load(weights));
   return model;
 }

@@ -18,7 +18,10 @@ export async function rankCommand(options: { controller: string; rank: number })
   socket.send(pack(hello));
   let last = Promise.resolve();
   socket.on("message", (bytes: Buffer) => {
-    last = last.then(async () => socket.send(pack(await answer(trainer, unpack(bytes) as Request))));
+    const request = unpack(bytes) as Request;
+    const reply = async () => socket.send(pack(await answer(trainer, request)));
+    if (request.method === "checkpointWritten") reply();
+    else last = last.then(reply);
   });
   await new Promise((resolve) => socket.once("close", resolve));
   trainer.close();

@@ -5,12 +5,11 @@ import { afterAll, afterEach, describe, expect, test } from "vitest";
 import WebSocket from "ws";
 import { Mask } from "../agents/types.ts";
 import { pack } from "../encoding.ts";
-import { fixture, fixtureRows, sftLoss, tinyInit } from "./fixtures/tiny.ts";
+import { fixture, fixtureRows, sftLoss, tinyInit, tinyModel } from "./fixtures/tiny.ts";
 import { RankGroup } from "./handle.ts";
 import type { InitParams } from "./protocol.ts";
-import type { ScheduleSpec } from "./schedule.ts";
 import { sftBatch } from "./sft-batch.ts";
-import { dropRows, planUpdate, putRows, runUpdates } from "./update.ts";
+import { dropRows, idsOf, planUpdate, putRows, runUpdates } from "./update.ts";
 
 const groups: RankGroup[] = [];
 const directory = mkdtempSync(join(tmpdir(), "molt-ranks-"));
@@ -39,19 +38,13 @@ function expectClose(actual: Float32Array, expected: Float32Array, tolerance: nu
   expect(worst).toBeLessThanOrEqual(tolerance);
 }
 
-const schedule: ScheduleSpec = {
-  learningRate: 0.01,
-  scheduler: "constant",
-  warmupRatio: 0,
-  minLrRatio: 1,
-  totalUpdates: 10,
-};
+const schedule = () => 0.01;
+const half = () => 0.5;
 
 describe("case C4, invariant 3: ranks and microbatches", () => {
-  test("one policy update is the same for 1 and 2 ranks and for every microbatch size", async () => {
+  test("one policy update with a KL term is the same for 1 and 2 ranks and for every microbatch size", async () => {
     // With eps of 1 AdamW's first step is lr g / (|g| + 1): weights show gradients, small ones too.
     const optimizer = { betas: [0, 0] as [number, number], eps: 1, weightDecay: 0, maxNorm: 1e9 };
-    const loss = { ...fixture.spec, kl: { coef: 0, estimator: "k3" as const } };
     const results: { weights: Float32Array; metrics: Record<string, number> }[] = [];
     for (const [count, budget] of [
       [1, 1000],
@@ -60,15 +53,21 @@ describe("case C4, invariant 3: ranks and microbatches", () => {
       [2, 12],
       [2, 20],
     ] as const) {
-      const group = await start(count, { optimizer, loss });
+      const group = await start(count, { optimizer, ref: tinyModel("ref") });
       const plans = [planUpdate(fixtureRows(), count, budget)];
       await putRows(group, plans);
-      const { metrics } = await runUpdates(group, plans, () => 0.5);
+      const microbatches = (rank: number) => idsOf(plans[0]!.microbatches[rank]!);
+      await group.all("score", (rank) => ({ microbatches: microbatches(rank), as: "ref" as const }));
+      const settings = { maxTokensPerDevice: budget, schedule: half, klCoef: fixture.spec.kl.coef };
+      const { metrics } = await runUpdates(group, plans, settings, 0);
       await dropRows(group, plans);
       results.push({ weights: await weights(group), metrics });
     }
     const [first, ...others] = results;
-    expect(first!.metrics.policy_loss).toBeCloseTo(fixture.sums.policy_loss! / fixture.numTokens, 4);
+    // PyTorch float64.
+    for (const name of ["policy_loss", "kl"])
+      expect(first!.metrics[name]).toBeCloseTo(fixture.sums[name]! / fixture.numTokens, 4);
+    expect(first!.metrics.grad_norm! / fixture.gradientNorm).toBeCloseTo(1, 4);
     for (const other of others) {
       expectClose(other.weights, first!.weights, 1e-5);
       for (const [name, value] of Object.entries(first!.metrics))
@@ -109,6 +108,7 @@ test("a checkpoint of two ranks restores two ranks, and is refused by one", asyn
   await sftBatch(two, fixtureRows(), { maxTokensPerDevice: 24, schedule }, 0);
   const saved = await two.all("saveCheckpoint", { directory });
   expect(saved.map(({ stepCount }) => stepCount)).toEqual([1, 1]);
+  await two.all("checkpointWritten", {});
   const before = await two.all("checksum", {});
   await sftBatch(two, fixtureRows(), { maxTokensPerDevice: 24, schedule }, 1);
   expect(await two.all("checksum", {})).not.toEqual(before);

@@ -1,10 +1,13 @@
 /** A rank's part of a checkpoint: safetensors of weights and both moments, and what must fit. */
 import { createHash } from "node:crypto";
-import { existsSync } from "node:fs";
+import { createWriteStream, existsSync } from "node:fs";
+import { statfs } from "node:fs/promises";
 import { join } from "node:path";
+import { pipeline } from "node:stream/promises";
 import type { UnitDescription } from "molt-native";
 import { buildSafetensorsHeader, readSafetensorsHeader } from "../data/safetensors.ts";
 import { RunnerError } from "../errors.ts";
+import { namelessFile } from "../files.ts";
 
 export interface ShardIdentity {
   rank: number;
@@ -23,6 +26,29 @@ export function shardPath(directory: string, rank: number): string {
 export function shardHeader(identity: ShardIdentity, stepCount: number): Uint8Array {
   const tensors = arrays.map((name) => ({ name, shape: [identity.shardSize] }));
   return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount) });
+}
+
+const memory = "/dev/shm";
+
+/**
+ * Has a shard saved in memory, where there is room, and gives what takes it from there to `file`, fsynced. Without room
+ * it is saved to the file itself.
+ */
+export async function snapshotShard(
+  file: string,
+  identity: ShardIdentity,
+  save: (path: string) => Promise<void>,
+): Promise<() => Promise<void>> {
+  const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }));
+  if (bavail * bsize < 2 * arrays.length * 4 * identity.shardSize) return save(file).then(() => async () => {});
+  const { handle, path } = await namelessFile(memory);
+  try {
+    await save(path);
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
+  return () => pipeline(handle.createReadStream({ start: 0 }), createWriteStream(file, { flush: true }));
 }
 
 /** Byte offset of the arrays, and the optimizer's steps; one error names all that does not fit. */
@@ -50,13 +76,21 @@ export function readShard(file: string, identity: ShardIdentity): { offset: numb
   return { offset: dataOffset, stepCount };
 }
 
+/** Whether it holds weights of these parameters. */
+export function isOfModel(file: string, units: UnitDescription[]): boolean {
+  return readSafetensorsHeader(file).metadata.units === unitTable(units);
+}
+
 function describe({ rank, worldSize, shardSize, units }: ShardIdentity): Record<string, string> {
-  const table = createHash("sha256").update(JSON.stringify(units)).digest("hex");
   return {
     format_version: "1",
     rank: String(rank),
     world_size: String(worldSize),
     shard_size: String(shardSize),
-    units: table,
+    units: unitTable(units),
   };
+}
+
+function unitTable(units: UnitDescription[]): string {
+  return createHash("sha256").update(JSON.stringify(units)).digest("hex");
 }

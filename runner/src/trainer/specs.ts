@@ -1,7 +1,10 @@
+import { advantageEstimators } from "../algorithms/advantages/registry.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import type { Recipe } from "../recipe/index.ts";
+import { loadAlgorithm } from "./load-algorithm.ts";
 import type { InitParams, LossSpec, ModelSpec } from "./protocol.ts";
-import type { ScheduleSpec } from "./schedule.ts";
+import { learningRates } from "./schedule.ts";
+import type { TrainSettings } from "./train-batch.ts";
 
 export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): Omit<InitParams, "worldSize" | "store"> {
   const { adam, max_norm: maxNorm } = recipe.actor;
@@ -19,14 +22,31 @@ export function readPolicyFolder({ actor }: Recipe): ModelFolder {
 }
 
 export function policyLoss({ actor, algo }: Recipe): LossSpec {
-  const { is_correction_level: level, is_correction_mode: mode, is_correction_threshold: threshold } = algo.advantage;
+  const { advantage, kl } = algo;
   return {
     name: actor.loss_mode,
     epsClip: actor.eps_clip_low_high,
     dualClip: actor.dual_clip,
     entropyCoef: actor.entropy_coef,
-    kl: { coef: algo.kl.init_coef, estimator: algo.kl.estimator },
-    correction: { level, mode, threshold },
+    kl: { coef: kl.init_coef, estimator: kl.estimator, inReward: !kl.use_loss },
+    correction: {
+      level: advantage.is_correction_level,
+      mode: advantage.is_correction_mode,
+      gate: advantage.is_correction_gating,
+      threshold: advantage.is_correction_threshold,
+    },
+  };
+}
+
+/** What every batch of a run is trained with; a file of the recipe's is loaded here. */
+export async function trainSettings(recipe: Recipe, totalUpdates: number): Promise<TrainSettings> {
+  const { algo, train } = recipe;
+  return {
+    recipe,
+    estimate: await loadAlgorithm(advantageEstimators, algo.advantage.estimator, "algo.advantage.estimator"),
+    klCoef: algo.kl.init_coef,
+    maxTokensPerDevice: train.max_tokens_per_device,
+    schedule: learningRates(recipe, totalUpdates),
   };
 }
 
@@ -34,16 +54,6 @@ export function policyLoss({ actor, algo }: Recipe): LossSpec {
 export function sftLoss(recipe: Recipe): LossSpec {
   const { kl, correction, ...loss } = policyLoss(recipe);
   return { ...loss, name: "sft", entropyCoef: 0, kl: { ...kl, coef: 0 }, correction: { ...correction, level: "off" } };
-}
-
-export function schedule({ actor }: Recipe, totalUpdates: number): ScheduleSpec {
-  return {
-    learningRate: actor.adam.lr,
-    scheduler: actor.lr_scheduler,
-    warmupRatio: actor.lr_warmup_ratio,
-    minLrRatio: actor.min_lr_ratio,
-    totalUpdates,
-  };
 }
 
 function referenceSpec(recipe: Recipe, policy: ModelFolder): ModelSpec {

@@ -1,33 +1,58 @@
 import fc from "fast-check";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Group, Rollout, Segment } from "../agents/types.ts";
+import { advantageEstimators } from "../algorithms/advantages/registry.ts";
+import { readEdited } from "../recipe/index.ts";
+import { nest } from "../recipe/schema.ts";
 import type { Ranks } from "./handle.ts";
 import type { RankMethods, UpdateResult } from "./protocol.ts";
 import { type TrainSettings, trainBatch } from "./train-batch.ts";
 
-const settings: TrainSettings = {
-  estimator: "reinforce_baseline",
-  rewardClip: [-10, 10],
-  dynamicFiltering: "off",
-  updatesPerBatch: 1,
-  maxTokensPerDevice: 64,
-  schedule: { learningRate: 0.5, scheduler: "linear", warmupRatio: 0, minLrRatio: 0, totalUpdates: 10 },
-};
+/** Of a recipe with these keys, and `estimate`. */
+function settingsOf(keys: Record<string, unknown> = {}, changed: Partial<TrainSettings> = {}): TrainSettings {
+  const given = {
+    "actor.model_name_or_path": "m",
+    "data.prompt_dataset": "a.jsonl",
+    "data.max_len": 64,
+    "train.agent_path": "agent.ts",
+    ...keys,
+  };
+  const { recipe } = readEdited(JSON.stringify(nest(Object.entries(given))), "r.yaml", { environment: {} });
+  return {
+    recipe,
+    estimate: advantageEstimators.reinforce_baseline!,
+    klCoef: recipe.algo.kl.init_coef,
+    maxTokensPerDevice: 64,
+    schedule: (updates) => 0.5 * (1 - updates / 10),
+    ...changed,
+  };
+}
+const settings = settingsOf();
 
 /** Ranks that only write down what they are asked; `answer` plays the update. */
 function fakeRanks({ count = 1, hasReference = false, answer = okay as (update: number) => UpdateResult } = {}) {
   const calls: { rank: number; method: keyof RankMethods; params: never }[] = [];
   const all: Ranks["all"] = async (method, params) => {
-    const each = Array.from({ length: count }, (_, rank) => (typeof params === "function" ? params(rank) : params));
+    const paramsOf = (typeof params === "function" ? params : () => params) as (rank: number) => unknown;
+    const each = Array.from({ length: count }, (_, rank) => paramsOf(rank));
     each.forEach((value, rank) => {
       calls.push({ rank, method, params: value as never });
     });
     const updates = calls.filter((call) => call.method === "update" && call.rank === 0).length;
-    return each.map(() => (method === "update" ? answer(updates) : null)) as never;
+    return each.map((value) => {
+      if (method === "score") return scored(value as RankMethods["score"][0]);
+      return method === "update" ? answer(updates) : null;
+    }) as never;
   };
   const of = <M extends keyof RankMethods>(method: M): RankMethods[M][0][] =>
     calls.filter((call) => call.method === method).map((call) => call.params);
   return { ranks: { count, hasReference, all } satisfies Ranks, calls, of };
+}
+
+/** Log-probabilities of -1 from the old policy and -1.5 from the reference, 0 on the two tokens of the prompt. */
+function scored({ microbatches, as }: RankMethods["score"][0]): RankMethods["score"][1] {
+  const row = Float32Array.of(0, 0, ...new Array(4).fill(as === "old" ? -1 : -1.5));
+  return { logprobs: microbatches.flat().map(() => row) };
 }
 
 function okay(): UpdateResult {
@@ -63,9 +88,13 @@ function group(groupId: string, members: { reward: number; segments: Segment[] }
 }
 
 /** Advantage of each row: that of its trained tokens, which must all agree; untrained ones must be 0. */
-async function advantages(groups: Group[], changed: Partial<TrainSettings> = {}): Promise<Record<string, number>> {
+async function advantages(
+  groups: Group[],
+  estimate = settings.estimate,
+  keys: Record<string, unknown> = {},
+): Promise<Record<string, number>> {
   const { ranks, of } = fakeRanks();
-  await trainBatch(ranks, { groups }, { ...settings, ...changed }, 0);
+  await trainBatch(ranks, { groups }, settingsOf(keys, { estimate }), 0);
   const [params] = of("putAdvantages");
   return Object.fromEntries(
     params!.ids.map((id, index) => {
@@ -77,6 +106,7 @@ async function advantages(groups: Group[], changed: Partial<TrainSettings> = {})
   );
 }
 
+const rloo = advantageEstimators.rloo!;
 const one = (reward: number, trained = 4) => ({ reward, segments: [segment(trained)] });
 
 test("rows carry temperatures of their turns, and reach a rank once", async () => {
@@ -96,8 +126,8 @@ test("rows carry temperatures of their turns, and reach a rank once", async () =
 test("case C2: singletons and groups with failed members stay finite and are counted", async () => {
   const single = group("single", [one(5)]);
   const partly = group("partly", [one(1), one(0)]);
-  partly.failed.push({ ...partly.rollouts[0]!, rolloutId: "partly.2", reason: "infra", message: "engine died" });
-  const values = await advantages([single, partly], { estimator: "rloo" });
+  partly.failed.push({ ...partly.rollouts[0]!, rolloutId: "partly.2", reason: "engine", message: "engine died" });
+  const values = await advantages([single, partly], rloo);
   expect(values).toEqual({ "single.0/0": 0, "partly.0/0": 1, "partly.1/0": -1 });
   const empty = { ...group("empty", []), failed: partly.failed };
   const result = await trainBatch(fakeRanks().ranks, { groups: [single, partly, empty] }, settings, 0);
@@ -136,7 +166,7 @@ test("groups of 4, 3 and 4, one dropped, one prompt under two ids, in any order:
     [1, 2, 0],
   ]) {
     const shuffled = order.map((index) => groups[index]!);
-    expect(await advantages(shuffled, { estimator: "rloo", dynamicFiltering: "drop" })).toEqual(expected);
+    expect(await advantages(shuffled, rloo, { "algo.dynamic_filtering": "drop" })).toEqual(expected);
   }
 });
 
@@ -152,7 +182,7 @@ test("case C7: one rollout cut into 5 rows moves nobody else's advantage", async
 test("dynamic filtering takes groups without signal out of the loss and its denominator", async () => {
   const { ranks, of } = fakeRanks();
   const groups = [group("a", [one(1), one(0)]), group("b", [one(1), one(1)]), group("c", [one(1)])];
-  const result = await trainBatch(ranks, { groups }, { ...settings, dynamicFiltering: "drop" }, 0);
+  const result = await trainBatch(ranks, { groups }, settingsOf({ "algo.dynamic_filtering": "drop" }), 0);
   expect(of("update")[0]).toMatchObject({ numTokens: 8, microbatches: [["a.0/0", "a.1/0"]] });
   expect(result).toMatchObject({ tokens: 8, updates: 1, skipped: undefined });
   expect([...result.dropped]).toEqual([
@@ -192,20 +222,23 @@ test("case C8: a gradient that is not finite skips the rest; the schedule does n
   const answer = (update: number) => (update < 2 ? okay() : { ...okay(), nonFinite: ["w1", "w2"] });
   const { ranks, of } = fakeRanks({ answer });
   const groups = [group("a", [one(1), one(0), one(0), one(1)])];
-  const result = await trainBatch(ranks, { groups }, { ...settings, updatesPerBatch: 3 }, 4);
+  const result = await trainBatch(ranks, { groups }, settingsOf({ "train.updates_per_batch": 3 }), 4);
   expect(of("update").map((params) => params.learningRate)).toEqual([0.3, 0.25]);
   const detail = "not finite: w1, w2";
   expect(result).toMatchObject({ updates: 1, tokens: 8, skipped: { reason: "non_finite_gradient", detail } });
   expect(result.dropped.size).toBe(0); // its first update was made
   const none = await trainBatch(fakeRanks({ answer: () => answer(2) }).ranks, { groups }, settings, 4);
   expect([...none.dropped]).toEqual([["a", "non_finite_gradient"]]);
+  const broken = (): UpdateResult => ({ ...answer(2), sums: { policy_loss: Number.NaN } });
+  const { skipped } = await trainBatch(fakeRanks({ answer: broken }).ranks, { groups }, settings, 4);
+  expect(skipped?.detail).toBe("the loss is NaN; not finite: w1, w2");
 });
 
 test("old log-probabilities are scored when a batch makes several updates; the reference if there is one", async () => {
   const groups = [group("a", [one(1), one(0)])];
   const scored = async (updatesPerBatch: number, hasReference: boolean) => {
     const { ranks, of } = fakeRanks({ hasReference });
-    await trainBatch(ranks, { groups }, { ...settings, updatesPerBatch }, 0);
+    await trainBatch(ranks, { groups }, settingsOf({ "train.updates_per_batch": updatesPerBatch }), 0);
     return of("score").map((params) => params.as);
   };
   expect(await scored(1, false)).toEqual([]);
@@ -213,7 +246,7 @@ test("old log-probabilities are scored when a batch makes several updates; the r
 });
 
 test("rewards are clipped before baselines; a reward that is no number is an error with its id", async () => {
-  const values = await advantages([group("a", [one(1000), one(0)])], { estimator: "rloo" });
+  const values = await advantages([group("a", [one(1000), one(0)])], rloo);
   expect(values["a.0/0"]).toBe(10);
   await expect(advantages([group("a", [one(Number.NaN), one(0)])])).rejects.toThrow("rollout a.0 has the reward NaN");
 });
@@ -223,6 +256,130 @@ test("a trained token without a behaviour log-probability is an error with its r
   broken.logprobs[3] = Number.NaN;
   const groups = [group("a", [{ reward: 1, segments: [broken] }, one(0)])];
   await expect(advantages(groups)).rejects.toThrow("row a.0/0 trains token 3, whose behaviour log-probability is NaN");
+});
+
+describe("reward and advantage on their way to the tokens", () => {
+  /** A rollout of two turns, of 2 tokens and of 4, the second in a row of its own. */
+  const twoTurns = (first: number, second: number) => {
+    const [one, two] = [segment(2), segment(4)];
+    one.turns[0]!.reward = first;
+    two.turns[0]!.reward = second;
+    return { reward: first + second, segments: [one, two] };
+  };
+
+  test("a turn's reward is its own; what is clipped or lost goes to the last turn", async () => {
+    const seen: Parameters<TrainSettings["estimate"]>[0][] = [];
+    const estimate: TrainSettings["estimate"] = (rollouts) => {
+      seen.push(rollouts);
+      return rollouts.map(() => 0);
+    };
+    const overlong = { "reward.overlong_buffer_len": 8, "reward.overlong_penalty_factor": 2, "data.max_len": 8 };
+    const keys = { "reward.clip_range": [-2, 2], ...overlong };
+    await advantages([group("a", [twoTurns(1, 3), twoTurns(0, 0)])], estimate, keys);
+    // By hand: 4 is clipped to 2; the longer row has 6 of 8 tokens, so 6 / 8 of the penalty of 2 is lost.
+    expect(seen[0]![0]).toMatchObject({ reward: 0.5, tokens: 6 });
+    const turnsOf = (index: number) => seen[0]![index]!.turns.map(({ reward, tokens }) => ({ reward, tokens }));
+    expect(turnsOf(0)).toEqual([
+      { reward: 1, tokens: 2 },
+      { reward: -0.5, tokens: 4 },
+    ]);
+    expect(turnsOf(1).map(({ reward }) => reward)).toEqual([0, -1.5]);
+  });
+
+  test("advantages of turns reach their tokens, weighted by length and clipped at last", async () => {
+    const estimate = () => [[1, -3], 5];
+    const groups = [group("a", [twoTurns(1, 0), { reward: 1, segments: [segment(2)] }])];
+    expect(await advantages(groups, estimate)).toEqual({ "a.0/0": 1, "a.0/1": -3, "a.1/0": 5 });
+    // By hand: 6 and 2 tokens of alpha 1 weigh 8 / 2 / 6 and 8 / 2 / 2.
+    const keys = { "algo.advantage.length_alpha": 1, "algo.advantage.clip": 4 };
+    const values = await advantages(groups, estimate, keys);
+    expect(values["a.0/0"]).toBeCloseTo(2 / 3, 6);
+    expect(values).toMatchObject({ "a.0/1": -2, "a.1/0": 4 });
+  });
+
+  test("the KL to the reference is a cost of each turn, for every estimator", async () => {
+    const groups = [group("a", [one(1), one(0)])];
+    const kl = { "algo.kl.init_coef": 0.1, "algo.kl.use_loss": false, "algo.kl.estimator": "k1" };
+    const { ranks, of } = fakeRanks({ hasReference: true });
+    const seen: number[] = [];
+    const estimate: TrainSettings["estimate"] = (rollouts) => {
+      seen.push(
+        ...rollouts.map(({ reward }) => reward),
+        ...rollouts.flatMap(({ turns }) => turns.map((t) => t.reward)),
+      );
+      return rollouts.map(() => 0);
+    };
+    await trainBatch(ranks, { groups }, settingsOf(kl, { estimate }), 0);
+    // By hand: 4 tokens of d = 0.5, times 0.1.
+    [0.8, -0.2, 0.8, -0.2].forEach((value, index) => {
+      expect(seen[index]).toBeCloseTo(value, 6);
+    });
+    expect(of("score").map(({ as }) => as)).toEqual(["old", "ref"]);
+    expect(await advantages(groups, rloo, { "algo.kl.use_loss": false })).toEqual({ "a.0/0": 1, "a.1/0": -1 });
+    expect(of("update")[0]).toMatchObject({ klCoef: 0.1 });
+  });
+
+  test("what a row's tokens count comes from its update's aggregation", async () => {
+    const { ranks, of } = fakeRanks();
+    const groups = [group("a", [one(1, 2), one(0, 6)]), group("b", [one(1, 4), one(0, 4)])];
+    await trainBatch(ranks, { groups }, settingsOf({ "actor.loss_agg_mode": "seq-mean-token-mean" }), 0);
+    const { ids, shares } = of("putAdvantages")[0]!;
+    const byRow = Object.fromEntries(ids.map((id, index) => [id, shares[index]]));
+    expect(byRow).toEqual({ "a.0/0": 2, "a.1/0": 4 / 6, "b.0/0": 1, "b.1/0": 1 });
+  });
+
+  test.each([
+    ["too few rollouts", [1], "1 values for 2 rollouts"],
+    ["too many rollouts", [1, 2, 3], "3 values for 2 rollouts"],
+    ["nothing", undefined, "no values for 2 rollouts"],
+    ["a promise", Promise.resolve([1, 2]), "no values for 2 rollouts"],
+    ["no number", [1, Number.NaN], "[NaN,NaN] for the 2 turns of rollout a.1"],
+    ["text", [1, "2"], "[2] for the 2 turns of rollout a.1"],
+    ["null", [1, null], "[] for the 2 turns of rollout a.1"],
+    ["too few turns", [1, [1]], "[1] for the 2 turns of rollout a.1"],
+    ["too many turns", [1, [1, 2, 3]], "[1,2,3] for the 2 turns of rollout a.1"],
+  ])("a file that gives %s is one error with the rollout and the file", async (_, given, shown) => {
+    const groups = [group("a", [one(1), twoTurns(1, 0)])];
+    const result = advantages(groups, () => given as never, { "algo.advantage.estimator": "/mine/best.ts" });
+    await expect(result).rejects.toThrow(`algo.advantage.estimator gave ${shown}`);
+    await expect(result).rejects.toMatchObject({ position: { file: "/mine/best.ts" } });
+  });
+});
+
+describe.each(Object.keys(advantageEstimators))("contract: %s", (name) => {
+  const rewards = fc.array(fc.array(fc.integer({ min: 0, max: 3 }), { minLength: 1, maxLength: 5 }), { minLength: 1 });
+
+  // cases C2 to C4, C7, invariant 3
+  test("advantages do not depend on order, ranks, updates, budget, or rows a rollout is cut into", async () => {
+    const property = fc.asyncProperty(rewards, fc.integer({ min: 1, max: 3 }), async (groups, count) => {
+      const made = (cut: boolean) =>
+        groups.map((members, index) =>
+          group(
+            `g${index}`,
+            members.map((reward) => ({ reward, segments: cut ? [segment(3), segment(1)] : [segment(4)] })),
+          ),
+        );
+      const run = async (groups: Group[], ranks: number, updatesPerBatch: number) => {
+        const { ranks: fake, of } = fakeRanks({ count: ranks });
+        const estimate = advantageEstimators[name]!;
+        const keys = { "train.updates_per_batch": updatesPerBatch };
+        await trainBatch(fake, { groups }, settingsOf(keys, { estimate, maxTokensPerDevice: 20 }), 0);
+        const put = of("putAdvantages").flatMap(({ ids, advantages }) =>
+          ids.map((id, i) => [id, advantages[i]!] as const),
+        );
+        return new Map(put.map(([id, values]) => [id, values[2]!]));
+      };
+      const whole = await run(made(false), 1, 1);
+      const shuffled = await run(made(false).reverse(), count, count);
+      const cut = await run(made(true).reverse(), count, 1);
+      for (const [id, value] of whole) {
+        expect(Number.isFinite(value)).toBe(true);
+        expect(shuffled.get(id)).toBeCloseTo(value, 6);
+        expect(cut.get(id)).toBeCloseTo(value, 6);
+      }
+    });
+    await fc.assert(property, { numRuns: 30 });
+  });
 });
 
 test("every trained token is in exactly one update, whatever the ranks, updates and budget", async () => {
@@ -243,7 +400,7 @@ test("every trained token is in exactly one update, whatever the ranks, updates 
         const result = await trainBatch(
           ranks,
           { groups },
-          { ...settings, updatesPerBatch: updates, maxTokensPerDevice: 20 },
+          settingsOf({ "train.updates_per_batch": updates }, { maxTokensPerDevice: 20 }),
           0,
         );
         const trained = shapes.flat(2).reduce((sum, tokens) => sum + tokens, 0);

@@ -1,33 +1,49 @@
+import { isAbsolute } from "node:path";
 import type { Group, Rollout, Segment, StopReason } from "../agents/types.ts";
-import { hasSignal, mean, type ScoredRollout } from "../algorithms/advantages/estimator.ts";
-import { advantageEstimator } from "../algorithms/advantages/registry.ts";
-import { type DynamicFiltering, type GroupFilter, groupFilters } from "../algorithms/filters/dynamic-filtering.ts";
-import { clipReward } from "../algorithms/reward.ts";
+import {
+  type AdvantageEstimator,
+  type Advantages,
+  hasSignal,
+  mean,
+  type ScoredRollout,
+  type ScoredTurn,
+  sum,
+} from "../algorithms/advantages/estimator.ts";
+import { aggregations, lengthWeights } from "../algorithms/aggregation.ts";
+import { type GroupFilter, groupFilters, solveRates } from "../algorithms/filters/dynamic-filtering.ts";
+import { klEstimators } from "../algorithms/kl.ts";
+import { clipReward, overlongPenalty } from "../algorithms/reward.ts";
 import { RunnerError } from "../errors.ts";
+import type { Recipe } from "../recipe/index.ts";
 import type { Ranks } from "./handle.ts";
-import { isTrained, trainedTokens } from "./packing.ts";
-import type { TrainRow } from "./protocol.ts";
+import { isTrained, type StoredRow, trainedTokens } from "./packing.ts";
 import {
   type BatchResult,
+  cutUpdates,
   idsOf,
   nothingToTrain,
   trainUpdates,
   type UpdatePlan,
   type UpdateSettings,
 } from "./update.ts";
-import { cutUpdates } from "./updates.ts";
 
 export interface TrainSettings extends UpdateSettings {
-  /** A key of `advantageEstimators`. */
-  estimator: string;
-  rewardClip: [number, number];
-  dynamicFiltering: DynamicFiltering;
-  updatesPerBatch: number;
+  recipe: Recipe;
+  estimate: AdvantageEstimator;
+  /** Of the KL term, in the reward or the loss. */
+  klCoef: number;
+}
+
+interface TrainTurn extends ScoredTurn {
+  row: StoredRow;
+  start: number;
+  end: number;
 }
 
 interface TrainRollout extends ScoredRollout {
-  rows: TrainRow[];
-  advantage: number;
+  rolloutId: string;
+  rows: StoredRow[];
+  turns: TrainTurn[];
 }
 
 /** `dropped`: reasons by group id. */
@@ -43,16 +59,26 @@ export async function trainBatch(
   settings: TrainSettings,
   updatesDone: number,
 ): Promise<TrainResult> {
-  const { kept, dropped, metrics } = filterGroups(groups, settings);
-  const rollouts = withAdvantages(kept, settings);
-  const updates = cutUpdates(rollouts, settings.updatesPerBatch).map((update) => update.flatMap(({ rows }) => rows));
-  const detail = `${groups.length} groups, ${kept.length} of them left after filtering, without a trained token`;
+  const { recipe } = settings;
+  const { kept, dropped, metrics } = filterGroups(groups, recipe);
+  const rollouts = kept.flatMap(({ groupId, rollouts }) => rollouts.map((one) => trainRollout(groupId, one, recipe)));
+  const updates = cutUpdates(rollouts, recipe.train.updates_per_batch);
+  const rows = updates.map((update) => update.flatMap((rollout) => rollout.rows));
+  const left = `${groups.length} groups, ${kept.length} of them left after filtering, without a trained token`;
+  const rates = groups.flatMap(({ rollouts }) =>
+    rollouts.length > 0 ? mean(rollouts.map(({ reward }) => reward)) : [],
+  );
   const result =
     updates.length === 0
-      ? nothingToTrain(detail)
-      : await trainUpdates(ranks, updates, settings, updatesDone, async (plans) => {
-          await putAdvantages(ranks, plans, rollouts);
-          await score(ranks, plans);
+      ? nothingToTrain(`${left}; ${solveRates(rates)}`)
+      : await trainUpdates(ranks, rows, settings, updatesDone, async (plans) => {
+          await score(ranks, plans, recipe.algo);
+          setAdvantages(rollouts, settings);
+          for (const update of updates) {
+            const shares = aggregations[recipe.actor.loss_agg_mode](update);
+            for (const [index, { rows }] of update.entries()) for (const row of rows) row.share = shares[index]!;
+          }
+          await putAdvantages(ranks, plans);
         });
   if (result.skipped && result.updates === 0) {
     for (const { groupId } of kept) dropped.set(groupId, result.skipped.reason);
@@ -61,8 +87,7 @@ export async function trainBatch(
 }
 
 /** With metrics over all rollouts that came, of raw rewards. */
-function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }: TrainSettings) {
-  const filter: GroupFilter = groupFilters[dynamicFiltering];
+function filterGroups(groups: readonly Group[], recipe: Recipe) {
   const rollouts = groups.flatMap((group) => group.rollouts);
   const rewards = rollouts.map((rollout) => rollout.reward);
   const average = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
@@ -78,15 +103,27 @@ function filterGroups(groups: readonly Group[], { dynamicFiltering, rewardClip }
   };
   const dropped = new Map<string, string>();
   const kept = groups.filter((group) => {
-    const clipped = group.rollouts.map((rollout) => clipReward(finiteReward(rollout), rewardClip));
-    if (!hasSignal(clipped)) metrics.groups_without_signal!++;
-    const reason = clipped.length === 0 ? "failed" : filter(clipped);
+    if (!hasSignal(clippedRewards(group, recipe))) metrics.groups_without_signal!++;
+    const reason = dropReason(group, recipe);
     if (reason === null) return true;
     metrics[`groups_dropped/${reason}`] = (metrics[`groups_dropped/${reason}`] ?? 0) + 1;
     dropped.set(group.groupId, reason);
     return false;
   });
   return { kept, dropped, metrics };
+}
+
+/** Why a group leaves the batch; null keeps it. */
+export function dropReason(group: Group, recipe: Recipe): string | null {
+  const filter: GroupFilter = groupFilters[recipe.algo.dynamic_filtering];
+  return group.rollouts.length === 0 ? "failed" : filter(clippedRewards(group, recipe));
+}
+
+function clippedRewards({ rollouts }: Group, recipe: Recipe): number[] {
+  return rollouts.map(({ reward, rolloutId }) => {
+    if (Number.isFinite(reward)) return clipReward(reward, recipe.reward.clip_range);
+    throw new RunnerError(`rollout ${rolloutId} has the reward ${reward}; a rollout without a reward is a failed one`);
+  });
 }
 
 /** Trained replies; one that several rows begin with counts once. */
@@ -107,35 +144,36 @@ function averageInfo(rollouts: readonly Rollout[]): Record<string, number> {
   return Object.fromEntries([...names].map((name) => [`info/${name}`, mean(values(name))]));
 }
 
-function finiteReward({ reward, rolloutId }: Rollout): number {
-  if (Number.isFinite(reward)) return reward;
-  throw new RunnerError(`rollout ${rolloutId} has the reward ${reward}; a rollout without a reward is a failed one`);
-}
-
 function tokensOf({ segments }: Rollout): number {
   return segments.reduce((sum, { mask }) => sum + trainedTokens(mask), 0);
 }
 
-function withAdvantages(groups: readonly Group[], { estimator, rewardClip }: TrainSettings): TrainRollout[] {
-  const scored = groups.flatMap((group) =>
-    group.rollouts.map((rollout) => ({
-      groupId: group.groupId,
-      reward: clipReward(rollout.reward, rewardClip),
-      tokens: tokensOf(rollout),
-      rows: rowsOf(rollout),
-    })),
-  );
-  const advantages = advantageEstimator(estimator)(scored);
-  return scored.map((rollout, index) => ({ ...rollout, advantage: advantages[index]! }));
+/** What its steps gave goes to their turns, the rest of the clipped and shaped reward to the last one. */
+function trainRollout(groupId: string, rollout: Rollout, recipe: Recipe): TrainRollout {
+  const { rolloutId, segments } = rollout;
+  const { clip_range: bounds, overlong_buffer_len: buffer, overlong_penalty_factor: factor } = recipe.reward;
+  const rows = segments.map((segment, leaf) => trainRow(`${rolloutId}/${leaf}`, segment));
+  const turns = segments.flatMap((segment, leaf) => trainedTurns(segment, rows[leaf]!));
+  const longest = recipe.rollout.max_new_tokens ?? Number.POSITIVE_INFINITY;
+  const room = segments.flatMap(({ tokens, turns }) => [
+    recipe.data.max_len - tokens.length,
+    ...turns.map(({ start, end }) => longest - (end - start)),
+  ]);
+  const reward = clipReward(rollout.reward, bounds) - overlongPenalty(Math.min(...room), buffer, factor);
+  const last = turns.at(-1);
+  if (last) last.reward += reward - sum(turns.map((turn) => turn.reward));
+  const trained = rows.filter((row) => trainedTokens(row.mask) > 0);
+  return { groupId, rolloutId, reward, tokens: tokensOf(rollout), turns, rows: trained };
 }
 
-function rowsOf({ rolloutId, segments }: Rollout): TrainRow[] {
-  return segments
-    .map((segment, leaf) => trainRow(`${rolloutId}/${leaf}`, segment))
-    .filter((row) => trainedTokens(row.mask) > 0);
+function trainedTurns({ turns, mask }: Segment, row: StoredRow): TrainTurn[] {
+  return turns.flatMap(({ start, end, reward = 0 }) => {
+    const tokens = sum(Array.from(mask.subarray(start, end), (_, at) => Number(isTrained(mask, start + at))));
+    return tokens > 0 ? [{ row, start, end, reward, tokens }] : [];
+  });
 }
 
-function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): TrainRow {
+function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): StoredRow {
   const temperatures = new Float32Array(tokens.length).fill(1);
   for (const { start, end, temperature } of turns) temperatures.fill(temperature, start, end);
   for (let t = 0; t < tokens.length; t++) {
@@ -146,23 +184,70 @@ function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): Train
   return { id, tokens, mask, logprobs, temperatures };
 }
 
-async function putAdvantages(
-  ranks: Ranks,
-  plans: readonly UpdatePlan[],
-  rollouts: readonly TrainRollout[],
-): Promise<void> {
-  const byRow = new Map(rollouts.flatMap(({ rows, advantage }) => rows.map((row) => [row.id, advantage] as const)));
-  await ranks.all("putAdvantages", (rank) => {
-    const rows = plans.flatMap((plan) => plan.microbatches[rank]!.flat());
-    const scatter = ({ id, mask }: TrainRow) =>
-      Float32Array.from(mask, (_, t) => (isTrained(mask, t) ? byRow.get(id)! : 0));
-    return { ids: rows.map((row) => row.id), advantages: rows.map(scatter) };
+/** Without gradient: the old policy where weights change within a batch or rewards need it, and the reference. */
+async function score(ranks: Ranks, plans: readonly UpdatePlan[], { kl }: Recipe["algo"]): Promise<void> {
+  const run = async (as: "old" | "ref") => {
+    const microbatches = (rank: number) => plans.flatMap((plan) => idsOf(plan.microbatches[rank]!));
+    const results = await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as }));
+    results.forEach(({ logprobs }, rank) => {
+      for (const [index, row] of rowsOf(plans, rank).entries()) row[as] = logprobs[index]!;
+    });
+  };
+  if (plans.length > 1 || (ranks.hasReference && !kl.use_loss)) await run("old");
+  if (ranks.hasReference) await run("ref");
+}
+
+function rowsOf(plans: readonly UpdatePlan[], rank: number): StoredRow[] {
+  return plans.flatMap((plan) => plan.microbatches[rank]!.flat());
+}
+
+/** One value a token of each row, 0 on untrained ones. */
+function setAdvantages(rollouts: readonly TrainRollout[], { estimate, klCoef, recipe: { algo } }: TrainSettings): void {
+  const { estimator, no_whiten, gamma, pass_k, length_alpha: alpha, clip } = algo.advantage;
+  const inReward = algo.kl.init_coef > 0 && !algo.kl.use_loss;
+  const scored = inReward ? rollouts.map((rollout) => lessKl(rollout, klCoef, algo)) : rollouts;
+  const advantages = ofTurns(estimate(scored, { no_whiten, gamma, pass_k }), rollouts, estimator);
+  const weights = lengthWeights(rollouts, alpha);
+  const limit = clip ?? Number.POSITIVE_INFINITY;
+  for (const [index, { rows, turns }] of rollouts.entries()) {
+    for (const row of rows) row.advantages = new Float32Array(row.tokens.length);
+    for (const [k, { row, start, end }] of turns.entries()) {
+      const value = Math.min(Math.max(advantages[index]![k]! * weights[index]!, -limit), limit);
+      for (let t = start; t < end; t++) if (isTrained(row.mask, t)) row.advantages![t] = value;
+    }
+  }
+}
+
+/** Of each rollout a list of one a turn; a file of the recipe's may have given anything. */
+function ofTurns(given: Advantages | undefined, rollouts: readonly TrainRollout[], estimator: string): number[][] {
+  const wrong = (what: string) => {
+    const message = `algo.advantage.estimator gave ${what}; it gives a finite number each, or a list of one a turn`;
+    return new RunnerError(message, isAbsolute(estimator) ? { position: { file: estimator } } : {});
+  };
+  if (given?.length !== rollouts.length) throw wrong(`${given?.length ?? "no"} values for ${rollouts.length} rollouts`);
+  return rollouts.map(({ rolloutId, turns }, index) => {
+    const value = given[index];
+    const values = typeof value === "number" ? turns.map(() => value) : Array.from(value ?? []);
+    if (values.length === turns.length && values.every(Number.isFinite)) return values;
+    throw wrong(`[${values}] for the ${turns.length} turns of rollout ${rolloutId}`);
   });
 }
 
-/** Without gradient: the old policy where weights change within a batch, and the reference. */
-async function score(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
-  const microbatches = (rank: number) => plans.flatMap((plan) => idsOf(plan.microbatches[rank]!));
-  if (plans.length > 1) await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as: "old" }));
-  if (ranks.hasReference) await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as: "ref" }));
+/** The KL of a turn's tokens to the reference is a cost of the turn. */
+function lessKl(rollout: TrainRollout, coef: number, { kl }: Recipe["algo"]): TrainRollout {
+  const costs = rollout.turns.map(({ row: { mask, old, ref }, start, end }) => {
+    let total = 0;
+    for (let t = start; t < end; t++) if (isTrained(mask, t)) total += klEstimators[kl.estimator](old![t]! - ref![t]!);
+    return coef * total;
+  });
+  const turns = rollout.turns.map((turn, index) => ({ ...turn, reward: turn.reward - costs[index]! }));
+  return { ...rollout, turns, reward: rollout.reward - sum(costs) };
+}
+
+async function putAdvantages(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
+  await ranks.all("putAdvantages", (rank) => {
+    const rows = rowsOf(plans, rank);
+    const advantages = rows.map((row) => row.advantages!);
+    return { ids: rows.map(({ id }) => id), advantages, shares: rows.map((row) => row.share!) };
+  });
 }

@@ -1,14 +1,14 @@
+import { sum } from "../algorithms/advantages/estimator.ts";
 import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
 import { shorten } from "../lists.ts";
 import { balance } from "./balance.ts";
 import type { Ranks } from "./handle.ts";
-import { packToBudget, trainedTokens } from "./packing.ts";
-import type { TrainRow, UpdateResult } from "./protocol.ts";
-import { learningRate, type ScheduleSpec } from "./schedule.ts";
+import { packToBudget, type StoredRow, trainedTokens } from "./packing.ts";
+import type { UpdateResult } from "./protocol.ts";
 
 /** One optimizer step. `microbatches[rank]` are as many on every rank; the last may be empty. */
 export interface UpdatePlan {
-  microbatches: TrainRow[][][];
+  microbatches: StoredRow[][][];
   /** Trained tokens over all ranks: the loss's denominator. */
   numTokens: number;
 }
@@ -29,7 +29,10 @@ export interface BatchResult {
 
 export interface UpdateSettings {
   maxTokensPerDevice: number;
-  schedule: ScheduleSpec;
+  /** Of the KL term, where the loss has one. */
+  klCoef?: number;
+  /** The learning rate after so many updates. */
+  schedule: (updates: number) => number;
 }
 
 /**
@@ -38,7 +41,7 @@ export interface UpdateSettings {
  */
 export async function trainUpdates(
   ranks: Ranks,
-  updates: readonly (readonly TrainRow[])[],
+  updates: readonly (readonly StoredRow[])[],
   settings: UpdateSettings,
   updatesDone: number,
   prepare: (plans: readonly UpdatePlan[]) => Promise<void> = async () => {},
@@ -46,7 +49,7 @@ export async function trainUpdates(
   const plans = updates.map((rows) => planUpdate(rows, ranks.count, settings.maxTokensPerDevice));
   await putRows(ranks, plans);
   await prepare(plans);
-  const result = await runUpdates(ranks, plans, (made) => learningRate(settings.schedule, updatesDone + made));
+  const result = await runUpdates(ranks, plans, settings, updatesDone);
   await dropRows(ranks, plans);
   return { ...result, metrics: { ...result.metrics, rows: updates.flat().length, tokens_trained: result.tokens } };
 }
@@ -56,8 +59,17 @@ export function nothingToTrain(detail: string): BatchResult {
   return { metrics: { rows: 0, tokens_trained: 0 }, tokens: 0, updates: 0, skipped };
 }
 
+/**
+ * Cuts a batch into at most `count` updates by rollouts, evenly in trained tokens. Nothing is lost; updates without a
+ * token are left out.
+ */
+export function cutUpdates<T extends { tokens: number }>(rollouts: readonly T[], count: number): T[][] {
+  const trainable = rollouts.filter((rollout) => rollout.tokens > 0);
+  return balance(trainable, count, (rollout) => rollout.tokens).filter((update) => update.length > 0);
+}
+
 /** Deals rows to ranks by tokens, and packs each rank's to the device's budget. */
-export function planUpdate(rows: readonly TrainRow[], ranks: number, tokensPerDevice: number): UpdatePlan {
+export function planUpdate(rows: readonly StoredRow[], ranks: number, tokensPerDevice: number): UpdatePlan {
   const shares = balance(rows, ranks, (row) => row.tokens.length);
   const microbatches = shares.map((share) => packToBudget(share, tokensPerDevice));
   const count = Math.max(...microbatches.map((list) => list.length));
@@ -65,7 +77,7 @@ export function planUpdate(rows: readonly TrainRow[], ranks: number, tokensPerDe
   return { microbatches, numTokens: rows.reduce((sum, row) => sum + trainedTokens(row.mask), 0) };
 }
 
-export function idsOf(microbatches: readonly TrainRow[][]): string[][] {
+export function idsOf(microbatches: readonly StoredRow[][]): string[][] {
   return microbatches.map((rows) => rows.map((row) => row.id));
 }
 
@@ -81,7 +93,8 @@ export async function dropRows(ranks: Ranks, plans: readonly UpdatePlan[]): Prom
 export async function runUpdates(
   ranks: Ranks,
   plans: readonly UpdatePlan[],
-  learningRateAfter: (updates: number) => number,
+  { schedule, klCoef = 0 }: UpdateSettings,
+  updatesDone: number,
 ): Promise<BatchResult> {
   const total: UpdateMetrics = { sums: {}, maxima: {} };
   const metrics: Record<string, number> = {};
@@ -89,9 +102,9 @@ export async function runUpdates(
   let updates = 0;
   let skipped: Skipped | undefined;
   for (const { microbatches, numTokens } of plans) {
-    const learningRate = learningRateAfter(updates);
+    const lr = schedule(updatesDone + updates);
     const results = await ranks.all("update", (rank) => {
-      return { microbatches: idsOf(microbatches[rank]!), numTokens, learningRate };
+      return { microbatches: idsOf(microbatches[rank]!), numTokens, learningRate: lr, klCoef };
     });
     skipped = nonFinite(results);
     if (skipped) break;
@@ -99,7 +112,7 @@ export async function runUpdates(
     updates++;
     for (const result of results) addMetrics(total, result);
     metrics.grad_norm = results[0]!.gradientNorm;
-    metrics.lr = learningRate;
+    metrics.lr = lr;
   }
   for (const [name, sum] of Object.entries(total.sums)) metrics[name] = sum / tokens;
   return { metrics: { ...total.maxima, ...metrics }, tokens, updates, skipped };
@@ -109,6 +122,8 @@ export async function runUpdates(
 function nonFinite(results: readonly UpdateResult[]): Skipped | undefined {
   const names = results[0]!.nonFinite;
   if (names === null) return undefined;
-  const detail = names.length > 0 ? `not finite: ${shorten(names, 5)}` : "its norm overflows";
+  const loss = sum(results.map(({ sums }) => sums.policy_loss ?? 0));
+  const cause = Number.isFinite(loss) ? "" : `the loss is ${loss}; `;
+  const detail = `${cause}${names.length > 0 ? `not finite: ${shorten(names, 5)}` : "its norm overflows"}`;
   return { reason: "non_finite_gradient", detail };
 }

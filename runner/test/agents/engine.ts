@@ -33,7 +33,7 @@ export class ScriptedEngine {
       seed: 1,
       tokenizer: this.tokenizer,
       limits,
-      router: { acquire: async () => ({ url: "http://engine", engine: 0, release: () => {} }) },
+      router: { acquire: async () => ({ url: "http://engine", engine: 0, version: 0, release: () => {} }) },
       generate: (_, request) => this.generate(request),
       locate: () => undefined,
     };

@@ -13,6 +13,7 @@ const schema = { name: "probe", description: "", parameters: { type: "object", p
 const tools = [{ type: "function", function: schema }];
 const question: Message = { role: "user", content: "a" };
 const called = { name: "probe", arguments: JSON.stringify(input) };
+const call = { id: "call00001", type: "function" as const, function: called };
 /** What templates put after a reply, beside the tokenizer's own ends. */
 const closer = /(?:<\|\w+\|>|<｜end▁of▁sentence｜>|<\/s>)\s*$/;
 
@@ -31,11 +32,7 @@ export function proveFormat(
   // Templates differ in whether a message of calls has content.
   for (const content of [null, ""]) {
     try {
-      const reply = renderReply(
-        { role: "assistant", content, tool_calls: [{ id: "call00001", type: "function", function: called }] },
-        render,
-        ends,
-      );
+      const reply = renderReply({ role: "assistant", content, tool_calls: [call] }, render, ends);
       const back = parseReply(reply, format, tools).toolCalls.map((one) => one.function);
       const values = back.map((one) => [one.name, JSON.parse(one.arguments)]);
       if (isDeepStrictEqual(values, [["probe", input]])) return { format: { ...format, opensThink }, warning: null };

@@ -37,7 +37,7 @@ export function readFields(value: Json, rules: Record<string, FieldRule>, prefix
 /** The fields that are mapped, and of the request what all wires say alike. Throws for a field that is refused. */
 export function readRequest(value: unknown, wire: WireName, host: WireHost = "gateway") {
   if (!isObject(value)) throw new WireError(400, "The body must be a JSON object.");
-  const rules = { ...requestFields[wire], ...(host === "engine" && requestFields.engine) };
+  const rules = host === "engine" ? { ...requestFields[wire], ...requestFields.engine } : requestFields[wire];
   const { body, overridden } = readFields(value, rules);
   const max_tokens = body.max_completion_tokens ?? body.max_output_tokens ?? body.max_tokens;
   const limits = readSampling({ ...body, max_tokens, stop: body.stop ?? body.stop_sequences }, "", []);
@@ -51,6 +51,7 @@ export function readRequest(value: unknown, wire: WireName, host: WireHost = "ga
     n: limits.n,
     maxTokens: limits.maxTokens,
     stop: limits.stop,
+    stopTokenIds: [...limits.stopReasons],
     seed: limits.seed,
     logprobs: false,
     returnTokenIds: readFlag(body, "return_token_ids", false),

@@ -16,6 +16,8 @@ export interface WireRequest {
   maxTokens: number | null;
   /** Strings that end the reply; they are not part of its text. */
   stop: string[];
+  /** Beside the model's own; only the route by ids has them. */
+  stopTokenIds: number[];
   seed: number | null;
   logprobs: boolean;
   stream: boolean;

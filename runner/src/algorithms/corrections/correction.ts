@@ -1,10 +1,11 @@
-import { usageError } from "../../errors.ts";
 import { sum } from "../advantages/estimator.ts";
 
 export interface CorrectionSpec {
   level: "off" | "token" | "seq" | "geo";
   mode: "mask" | "clip" | "trunc";
-  /** Of the importance ratio. */
+  /** What is held against the bounds; all but `ratio` go with mask alone. */
+  gate: keyof typeof gates;
+  /** Of a divergence only the upper one counts. */
   threshold: [number, number];
 }
 
@@ -22,28 +23,33 @@ export interface Correction {
   outside: number;
 }
 
-/** From one row's log-ratios to the logs that are held against the bounds. */
-const levels: Record<Exclude<CorrectionSpec["level"], "off">, (logs: number[]) => number[]> = {
-  token: (logs) => logs,
-  seq: (logs) => new Array(logs.length).fill(sum(logs)),
-  geo: (logs) => new Array(logs.length).fill(sum(logs) / logs.length),
+/**
+ * `algo.advantage.is_correction_gating`: how far the policies are apart at one token, by its log-probabilities: the log
+ * of their ratio, or over the token and all others together (arXiv 2602.04879) KL(behaviour, old) and total variation.
+ */
+const gates = {
+  ratio: (old: number, behaviour: number) => old - behaviour,
+  binary_kl(old: number, behaviour: number) {
+    // Below 1, or what remains has no logarithm.
+    const [q, p] = [old, behaviour].map((log) => Math.min(Math.exp(log), 1 - 1e-7)) as [number, number];
+    return p * Math.log(p / q) + (1 - p) * Math.log((1 - p) / (1 - q));
+  },
+  tv: (old: number, behaviour: number) => Math.abs(Math.exp(old) - Math.exp(behaviour)),
 };
 
-/** A token's weight from its own ratio w and the level's ratio u. */
+/** Of one row's tokens: each its own, their sum, or their mean (of the ratio's logs: the geometric mean). */
+const levels: Record<Exclude<CorrectionSpec["level"], "off">, (gaps: number[]) => number[]> = {
+  token: (gaps) => gaps,
+  seq: (gaps) => new Array(gaps.length).fill(sum(gaps)),
+  geo: (gaps) => new Array(gaps.length).fill(sum(gaps) / gaps.length),
+};
+
+/** A token's weight from its own ratio w and the level's u. */
 const modes: Record<CorrectionSpec["mode"], (w: number, u: number, low: number, high: number) => number> = {
   mask: (w, u, low, high) => (u >= low && u <= high ? w : 0),
   clip: (_w, u, low, high) => Math.min(Math.max(u, low), high),
   trunc: (_w, u, _low, high) => Math.min(u, high),
 };
-
-/** Clipping a sequence's ratio would give each of its tokens the whole product. */
-export function checkCorrection({ level, mode }: CorrectionSpec): void {
-  if ((level === "seq" || level === "geo") && mode !== "mask") {
-    throw usageError(`algo.advantage.is_correction_mode '${mode}' does not go with level '${level}'`, {
-      fix: "take is_correction_mode: mask, or is_correction_level: token",
-    });
-  }
-}
 
 /**
  * For the gap between the policies that train (old) and sampled (behaviour): w = exp(clamp(old - behaviour, ±30)). The
@@ -53,18 +59,27 @@ export function correct(spec: CorrectionSpec, { old, behaviour, trained, cu }: C
   const weights = new Float32Array(trained.length);
   let outside = 0;
   if (spec.level === "off") return { weights: Float32Array.from(trained), outside };
-  const [low, high] = spec.threshold;
-  for (let row = 0; row + 1 < cu.length; row++) {
-    const slots: number[] = [];
-    for (let t = cu[row]!; t < cu[row + 1]!; t++) if (trained[t] === 1) slots.push(t);
-    const logs = slots.map((t) => old[t]! - behaviour[t]!);
-    levels[spec.level](logs).forEach((level, position) => {
-      const u = boundedExp(level);
-      weights[slots[position]!] = modes[spec.mode](boundedExp(logs[position]!), u, low, high);
+  const isRatio = spec.gate === "ratio";
+  const [low, high] = isRatio ? spec.threshold : [Number.NEGATIVE_INFINITY, spec.threshold[1]];
+  for (const slots of trainedSlots(trained, cu)) {
+    const gaps = slots.map((t) => gates[spec.gate](old[t]!, behaviour[t]!));
+    levels[spec.level](gaps).forEach((level, position) => {
+      const t = slots[position]!;
+      const u = isRatio ? boundedExp(level) : level;
+      weights[t] = modes[spec.mode](boundedExp(old[t]! - behaviour[t]!), u, low, high);
       if (!(u >= low && u <= high)) outside++;
     });
   }
   return { weights, outside };
+}
+
+/** The trained slots of each row. */
+export function trainedSlots(trained: Uint8Array, cu: Int32Array): number[][] {
+  return Array.from(cu.subarray(1), (end, row) => {
+    const slots: number[] = [];
+    for (let t = cu[row]!; t < end; t++) if (trained[t] === 1) slots.push(t);
+    return slots;
+  });
 }
 
 function boundedExp(log: number): number {

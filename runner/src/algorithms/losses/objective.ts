@@ -1,16 +1,14 @@
 import type { Tensor } from "molt-native";
-import { klEstimators } from "../kl.ts";
-import type { LossSpec } from "./policy-loss.ts";
-import { policyLoss } from "./registry.ts";
+import { RunnerError } from "../../errors.ts";
+import type { LossSpec, PolicyLoss, PolicyLossInput, PolicyLossOutput } from "./policy-loss.ts";
 
 /** Each `[T]`, 0 where not trained. `logp` and `entropy` carry gradients. */
-export interface ObjectiveInput {
-  logp: Tensor;
+export interface ObjectiveInput extends PolicyLossInput {
   entropy: Tensor;
-  old: Tensor;
-  advantages: Tensor;
+  /** What a token's terms count in the update's aggregation: 1 each in the token mean. */
+  shares: Tensor;
+  /** Correction weights times `shares`. */
   weights: Tensor;
-  trained: Tensor;
   /** Null without a KL term. */
   ref: Tensor | null;
 }
@@ -19,7 +17,6 @@ export interface ObjectiveInput {
 export interface Objective {
   total: Tensor;
   policy: Tensor;
-  kl: Tensor | null;
   clipped: Tensor | null;
 }
 
@@ -27,19 +24,25 @@ export interface Objective {
  * (Σ policy + β Σ KL - c Σ entropy) / numTokens, the update's trained tokens over all ranks and microbatches:
  * partial losses add up to the same whole however rows are cut. Call inside `scope`.
  */
-export function objective(input: ObjectiveInput, spec: LossSpec, numTokens: number): Objective {
-  const trained = input.trained.gt(0);
-  const total = (values: Tensor) => values.where(trained, 0).sum();
-  const { loss, clipped } = policyLoss(spec.name)(input, spec);
-  const policy = total(loss.mul(input.weights));
-  const kl = input.ref === null ? null : total(klEstimators[spec.kl.estimator](input.logp.sub(input.ref)));
+export function objective(input: ObjectiveInput, spec: LossSpec, policyLoss: PolicyLoss, numTokens: number): Objective {
+  const { logp, ref, entropy, shares, weights } = input;
+  const trained = shares.gt(0);
+  const total = (values: Tensor, share = shares) => values.mul(share).where(trained, 0).sum();
+  const { loss, clipped } = readLoss(policyLoss(input, spec), logp, spec.name);
+  const policy = total(loss, weights);
   let sum = policy;
-  if (kl !== null) sum = sum.add(kl.mul(spec.kl.coef));
-  if (spec.entropyCoef !== 0) sum = sum.sub(total(input.entropy).mul(spec.entropyCoef));
-  return {
-    total: sum.div(numTokens),
-    policy,
-    kl,
-    clipped: clipped === null ? null : total(input.trained.where(clipped, 0)),
-  };
+  if (ref !== null && !spec.kl.inReward) {
+    // Whichever estimate is shown, the gradient is that of KL(policy, reference) over the policy's samples: d ∇logp.
+    sum = sum.add(total(logp.sub(ref).clamp(-10, 10).detach().mul(logp)).mul(spec.kl.coef));
+  }
+  if (spec.entropyCoef !== 0) sum = sum.sub(total(entropy).mul(spec.entropyCoef));
+  return { total: sum.div(numTokens), policy, clipped: clipped && shares.where(clipped, 0).sum() };
+}
+
+/** A file of the recipe's may give anything. */
+function readLoss(given: PolicyLossOutput | undefined, { shape }: Tensor, name: string): PolicyLossOutput {
+  const shapes = [given?.loss, given?.clipped ?? given?.loss].map((tensor) => `[${tensor?.shape}]`);
+  if (shapes.every((found) => found === `[${shape}]`)) return given!;
+  const message = `actor.loss_mode gave loss and clipped of shapes ${shapes.join(" and ")}, not of one value a token`;
+  throw new RunnerError(message, { position: { file: name } });
 }

@@ -3,7 +3,7 @@ import type { CorrectionSpec } from "../corrections/correction.ts";
 import type { KlSpec } from "../kl.ts";
 
 export interface LossSpec {
-  /** A key of `policyLosses`. */
+  /** A key of `policyLosses`, or a file whose default export is one. */
   name: string;
   epsClip: [number, number];
   /** Bound c > 1 where the advantage is negative. */
@@ -18,6 +18,8 @@ export interface PolicyLossInput {
   logp: Tensor;
   old: Tensor;
   advantages: Tensor;
+  /** Mean of logp - old over the trained tokens of a token's row, without gradient. */
+  rowLogRatio: Tensor;
 }
 
 /** Each `[T]`; `clipped`: where the clipped term is taken (null: no clip). */

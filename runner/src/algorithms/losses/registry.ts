@@ -1,11 +1,9 @@
-import { pick } from "../pick.ts";
+import { cispo } from "./cispo.ts";
+import { gspo } from "./gspo.ts";
+import { importance } from "./importance.ts";
 import type { PolicyLoss } from "./policy-loss.ts";
 import { ppo } from "./ppo.ts";
 import { sft } from "./sft.ts";
 
-/** `actor.loss_mode`, and `sft`. */
-export const policyLosses: Record<string, PolicyLoss> = { ppo, sft };
-
-export function policyLoss(name: string): PolicyLoss {
-  return pick(policyLosses, name, "actor.loss_mode");
-}
+/** `actor.loss_mode`; `sft` is the verb's. */
+export const policyLosses: Record<string, PolicyLoss> = { ppo, gspo, cispo, importance, sft };

@@ -11,30 +11,20 @@ const replacement = "\ufffd";
 const context = 5;
 
 /**
- * A token's text is the difference of two decodings of the last few, held back while it ends inside a character. As in
+ * Each token's text: the difference of two decodings of the last few, held back while it ends inside a character. As in
  * vLLM, an unfinished character at the end is never shown.
  */
-class Detokenizer {
-  private readonly tokenizer: TextTokenizer;
-  private readonly skipSpecial: boolean;
-  private ids: number[] = [];
-  private shown = 0;
-
-  constructor(tokenizer: TextTokenizer, skipSpecial: boolean) {
-    this.tokenizer = tokenizer;
-    this.skipSpecial = skipSpecial;
-  }
-
-  async push(id: number): Promise<string> {
-    this.ids.push(id);
-    const parts = [this.ids.slice(0, this.shown), this.ids];
-    const [before, all] = await this.tokenizer.decodeBatch(parts, this.skipSpecial);
-    if (all!.length <= before!.length || all!.endsWith(replacement)) return "";
-    const start = Math.max(0, this.ids.length - context);
-    this.ids = this.ids.slice(start);
-    this.shown = this.ids.length;
-    return all!.slice(before!.length);
-  }
+function detokenizer(tokenizer: TextTokenizer, skipSpecial: boolean): (id: number) => Promise<string> {
+  let ids: number[] = [];
+  let shown = 0;
+  return async (id) => {
+    ids.push(id);
+    const [before, all] = (await tokenizer.decodeBatch([ids.slice(0, shown), ids], skipSpecial)) as [string, string];
+    if (all.length <= before.length || all.endsWith(replacement)) return "";
+    ids = ids.slice(-context);
+    shown = ids.length;
+    return all.slice(before.length);
+  };
 }
 
 export interface TextOptions extends Pick<Sampling, "stop" | "includeStop" | "skipSpecial" | "stopTokenIds"> {
@@ -48,23 +38,23 @@ export class ChoiceText {
   /** With special tokens. */
   readonly tokenTexts: string[] = [];
   private readonly options: TextOptions;
-  private readonly detokenizer: Detokenizer;
-  private readonly byToken: Detokenizer;
+  private readonly textOf: (id: number) => Promise<string>;
+  private readonly tokenTextOf: (id: number) => Promise<string>;
   private readonly longestStop: number;
   released = 0;
 
   constructor(tokenizer: TextTokenizer, options: TextOptions) {
     this.options = options;
-    this.detokenizer = new Detokenizer(tokenizer, options.skipSpecial);
-    this.byToken = new Detokenizer(tokenizer, false);
+    this.textOf = detokenizer(tokenizer, options.skipSpecial);
+    this.tokenTextOf = detokenizer(tokenizer, false);
     this.longestStop = Math.max(0, ...options.stop.map((stop) => stop.length));
   }
 
   async push(id: number): Promise<void> {
     const { tokenTexts, stopTokenIds, includeStop } = this.options;
-    if (tokenTexts) this.tokenTexts.push(await this.byToken.push(id));
+    if (tokenTexts) this.tokenTexts.push(await this.tokenTextOf(id));
     if (stopTokenIds.has(id) && !includeStop) return;
-    const added = await this.detokenizer.push(id);
+    const added = await this.textOf(id);
     const from = Math.max(0, this.text.length - this.longestStop + 1);
     this.text += added;
     if (added !== "") this.cutAtStop(from);
@@ -82,15 +72,13 @@ export class ChoiceText {
   /** The stop string that ends first counts. */
   private cutAtStop(from: number): void {
     const { stop, includeStop } = this.options;
-    let end = Infinity;
-    let start = 0;
-    for (const candidate of stop) {
-      const at = this.text.indexOf(candidate, from);
-      if (at < 0 || at + candidate.length >= end) continue;
-      end = at + candidate.length;
-      start = at;
-      this.stopString = candidate;
-    }
-    if (this.stopString !== null) this.text = this.text.slice(0, includeStop ? end : start);
+    const found = stop
+      .map((text) => ({ text, start: this.text.indexOf(text, from) }))
+      .filter(({ start }) => start >= 0);
+    const endOf = ({ text, start }: { text: string; start: number }) => start + text.length;
+    const [first] = found.sort((one, other) => endOf(one) - endOf(other));
+    if (!first) return;
+    this.stopString = first.text;
+    this.text = this.text.slice(0, includeStop ? endOf(first) : first.start);
   }
 }

@@ -1,16 +1,16 @@
+import type { ServerContext } from "./answers.ts";
 import { ChoiceText, type TextTokenizer } from "./choice-text.ts";
 import type { Sampling } from "./fields.ts";
-import type { Scheduler, SequenceOutput } from "./scheduler.ts";
+import type { SequenceOutput } from "./scheduler.ts";
 
 export interface ChoicesRequest {
   id: string;
   prompt: Int32Array;
   sampling: Sampling;
-  seed: number;
-  maxTokens: number;
   cacheSalt: string | null;
   tokenizer: TextTokenizer | null;
   tokenTexts: boolean;
+  stream: boolean;
 }
 
 export interface Choice {
@@ -20,17 +20,18 @@ export interface Choice {
 }
 
 /** `from..to` are new. The last comes once, with `finish`. */
-export type OnDelta = (choice: Choice, from: number, to: number, finish: SequenceOutput["finish"]) => void;
+export type OnDelta<T = void> = (choice: Choice, from: number, to: number, finish: SequenceOutput["finish"]) => T;
 
 /** Starts `n` sequences, whose tokens `onDelta` is told in order. */
 export function startChoices(
-  scheduler: Scheduler,
+  context: ServerContext,
   request: ChoicesRequest,
   onDelta?: OnDelta,
 ): { done: Promise<Choice[]>; abort: () => void } {
-  const started = Array.from({ length: request.sampling.n }, (_, index) =>
-    startChoice(scheduler, request, index, onDelta),
-  );
+  const seed = request.sampling.seed ?? context.nextSeed();
+  const started = Array.from({ length: request.sampling.n }, (_, index) => {
+    return startChoice(context, request, (seed + index) % Number.MAX_SAFE_INTEGER, index, onDelta);
+  });
   const abort = () => {
     for (const one of started) one.abort();
   };
@@ -39,8 +40,15 @@ export function startChoices(
   return { done, abort };
 }
 
-function startChoice(scheduler: Scheduler, request: ChoicesRequest, index: number, onDelta?: OnDelta) {
-  const { sampling, tokenizer, tokenTexts } = request;
+function startChoice(
+  { scheduler, model }: ServerContext,
+  request: ChoicesRequest,
+  seed: number,
+  index: number,
+  onDelta?: OnDelta,
+) {
+  const { sampling, tokenizer, tokenTexts, prompt, cacheSalt } = request;
+  const room = model.maxModelLen - prompt.length;
   const text = tokenizer && new ChoiceText(tokenizer, { ...sampling, tokenTexts });
   let read = 0;
   let told = 0;
@@ -63,10 +71,10 @@ function startChoice(scheduler: Scheduler, request: ChoicesRequest, index: numbe
   };
   const { output, abort } = scheduler.submit(request.id, {
     ...sampling,
-    prompt: request.prompt,
-    maxTokens: request.maxTokens,
-    seed: (request.seed + index) % Number.MAX_SAFE_INTEGER,
-    cacheSalt: request.cacheSalt,
+    prompt,
+    maxTokens: Math.min(sampling.maxTokens ?? room, room),
+    seed,
+    cacheSalt,
     stops: sampling.stop.length > 0 ? stops : undefined,
     onToken:
       onDelta &&

@@ -1,4 +1,3 @@
-import { mkdtempSync, rmSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
@@ -8,6 +7,7 @@ import { exportHeader, type ModelFolder, readModelFolder } from "../../data/mode
 import { readSafetensorsHeader } from "../../data/safetensors.ts";
 import { Tokenizer } from "../../data/tokenizer.ts";
 import { type RunnerError, usageError } from "../../errors.ts";
+import { namelessFile } from "../../files.ts";
 import { Scheduler, type SchedulerOptions } from "./scheduler.ts";
 import { buildServer, defaultLimits } from "./server.ts";
 import { WeightUpdates } from "./weight-updates.ts";
@@ -117,10 +117,9 @@ function planCache({ path, configJson, decoder }: ModelFolder, options: EngineOp
 
 /** By way of a file: the sampler reads safetensors, and only the trainer initialises. */
 async function loadRandom(sampler: Sampler, { config, units }: Decoder, seed: number): Promise<void> {
-  const directory = mkdtempSync(join(tmpdir(), "molt-random-"));
+  const { handle, path: file } = await namelessFile(tmpdir());
   const model = await Model.create({ config, units, group: null, trainable: false });
   try {
-    const file = join(directory, "model.safetensors");
     await model.initialize(seed);
     await model.save(file, exportHeader(units));
     const { entries } = readSafetensorsHeader(file);
@@ -129,7 +128,7 @@ async function loadRandom(sampler: Sampler, { config, units }: Decoder, seed: nu
     );
   } finally {
     model.dispose();
-    rmSync(directory, { recursive: true });
+    await handle.close();
   }
 }
 

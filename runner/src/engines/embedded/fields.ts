@@ -14,23 +14,7 @@ export interface ServedModel {
   eosTokenIds: number[];
 }
 
-export interface Sampling {
-  temperature: number;
-  topP: number;
-  topK: number;
-  /** Null: the route's choice. */
-  maxTokens: number | null;
-  /** With the model's, unless ignored. */
-  stopTokenIds: Set<number>;
-  /** Those not the model's own. */
-  stopReasons: Set<number>;
-  seed: number | null;
-  n: number;
-  stop: string[];
-  includeStop: boolean;
-  skipSpecial: boolean;
-  promptLogprobs: boolean;
-}
+export type Sampling = ReturnType<typeof readSampling>;
 
 const most = 128;
 const maxStops = 16;
@@ -41,18 +25,18 @@ function wrong(name: string, range: string, value: unknown, prefix = ""): HttpEr
   return badRequest(`${name} must be ${range}, got ${shown}.`, `${prefix}${name}`);
 }
 
-export function readSampling(fields: Json, prefix: string, eosTokenIds: number[]): Sampling {
-  const number = (name: string, otherwise: number, valid: (value: number) => boolean, range: string) => {
-    const value = fields[name] ?? otherwise;
+export function readSampling(fields: Json, prefix: string, eosTokenIds: number[]) {
+  type Valid = (value: number) => boolean;
+  const number = <Default>(name: string, otherwise: Default, valid: Valid, range: string): number | Default => {
+    const value = fields[name] ?? null;
+    if (value === null) return otherwise;
     if (typeof value === "number" && valid(value)) return value;
     throw wrong(name, range, value, prefix);
   };
-  const integer = (least: number, most = Number.MAX_SAFE_INTEGER) => {
-    return (value: number) => Number.isSafeInteger(value) && value >= least && value <= most;
+  const integer = (least: number, most = Number.MAX_SAFE_INTEGER): Valid => {
+    return (value) => Number.isSafeInteger(value) && value >= least && value <= most;
   };
-  const has = (name: string) => fields[name] !== undefined && fields[name] !== null;
   const stopIds = readStopIds(fields, prefix);
-  const ignoreEos = readFlag(fields, "ignore_eos", false, prefix);
   const temperature = number("temperature", 1, (value) => value >= 0, "non-negative");
   if (temperature !== 0 && !(temperature >= 1e-4 && temperature <= 1e4)) {
     throw badRequest("temperature must be 0, or from 1e-4 to 1e4.", `${prefix}temperature`);
@@ -61,15 +45,18 @@ export function readSampling(fields: Json, prefix: string, eosTokenIds: number[]
     temperature,
     topP: number("top_p", 1, (value) => value > 0 && value <= 1, "in (0, 1]"),
     topK: Math.max(number("top_k", 0, integer(-1, 2 ** 31 - 1), "-1 or 0 (disable), or at least 1"), 0),
-    maxTokens: has("max_tokens") ? number("max_tokens", 1, integer(1), "at least 1") : null,
-    stopTokenIds: new Set(ignoreEos ? stopIds : [...stopIds, ...eosTokenIds]),
+    /** Null: the route's choice. */
+    maxTokens: number("max_tokens", null, integer(1), "at least 1"),
+    /** With the model's, unless ignored. */
+    stopTokenIds: new Set(readFlag(fields, "ignore_eos", false, prefix) ? stopIds : [...stopIds, ...eosTokenIds]),
+    /** Those not the model's own. */
     stopReasons: new Set(stopIds.filter((id) => !eosTokenIds.includes(id))),
-    seed: has("seed") ? number("seed", 0, integer(0), "a non-negative integer below 2^53") : null,
+    seed: number("seed", null, integer(0), "a non-negative integer below 2^53"),
     n: number("n", 1, integer(1, most), `an integer from 1 to ${most}`),
     stop: readStops(fields, prefix),
     includeStop: readFlag(fields, "include_stop_str_in_output", false, prefix),
     skipSpecial: readFlag(fields, "skip_special_tokens", true, prefix),
-    promptLogprobs: has("prompt_logprobs"),
+    promptLogprobs: (fields.prompt_logprobs ?? null) !== null,
   };
 }
 

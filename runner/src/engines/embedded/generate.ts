@@ -3,7 +3,7 @@ import type { FastifyInstance } from "fastify";
 import { readFields, requestFields } from "../../agents/wires/fields.ts";
 import { isObject } from "../../data/config-json.ts";
 import { type Answering, createdNow, readBody, respond, type ServerContext } from "./answers.ts";
-import { type Choice, type ChoicesRequest, stopReasonOf } from "./choices.ts";
+import { type Choice, stopReasonOf } from "./choices.ts";
 import {
   readFlag,
   readPrompt,
@@ -15,25 +15,17 @@ import {
 } from "./fields.ts";
 import { validation } from "./http-error.ts";
 
-interface GenerateCall extends ChoicesRequest {
-  logprobs: boolean;
-  stream: boolean;
-  includeUsage: boolean;
-  withText: boolean;
-  returnTokenIds: boolean;
-}
+type GenerateCall = Awaited<ReturnType<typeof readCall>>;
 
 /** vLLM's tokens in and tokens out (reference: vllm.md, section 1). */
 export function addGenerate(app: FastifyInstance, context: ServerContext): void {
   app.post("/inference/v1/generate", async (http, reply) => {
-    const call = readCall(http.body, http.headers["x-request-id"] as string | undefined, context);
-    const needsText = call.withText || call.sampling.promptLogprobs || call.sampling.stop.length > 0;
-    if (needsText) call.tokenizer = await context.tokenizer();
+    const call = await readCall(http.body, http.headers["x-request-id"] as string | undefined, context);
     await respond(reply, context, call, answering(call, context.model));
   });
 }
 
-function readCall(value: unknown, headerId: string | undefined, context: ServerContext): GenerateCall {
+async function readCall(value: unknown, headerId: string | undefined, context: ServerContext) {
   const { model } = context;
   const body = readBody(value, "generate", model);
   const params = body.sampling_params;
@@ -43,51 +35,56 @@ function readCall(value: unknown, headerId: string | undefined, context: ServerC
   const prompt = readPrompt(body.token_ids, "body.token_ids", model);
   const sampling = readSampling(params, "sampling_params.", model.eosTokenIds);
   const id = headerId ?? readText(body, "request_id") ?? randomBytes(8).toString("hex");
+  const withText = body.output_mode === "text";
+  const needsText = withText || sampling.promptLogprobs || sampling.stop.length > 0;
   return {
     id: `generate-tokens-${id}`,
     prompt,
     sampling,
-    seed: sampling.seed ?? context.nextSeed(),
-    maxTokens: sampling.maxTokens ?? model.maxModelLen - prompt.length,
     cacheSalt: readSalt(body),
-    tokenizer: null,
+    tokenizer: needsText ? await context.tokenizer() : null,
     tokenTexts: false,
     logprobs: params.logprobs === 0,
-    withText: body.output_mode === "text",
+    withText,
     returnTokenIds: readFlag(body, "return_token_ids", false),
     ...readStreamOptions(body),
   };
 }
 
+/** Keys as of vLLM 0.32. */
 function answering(call: GenerateCall, model: ServedModel): Answering {
-  const mode = `"output_mode":"${call.withText ? "text" : "tokens"}"`;
-  if (!call.stream) return { whole: (choices) => encodeWhole(call, choices, model, mode) };
-  const chunk = (usage: unknown, choices: string) =>
-    `{"request_id":${JSON.stringify(call.id)},"usage":${JSON.stringify(usage)},${mode},"choices":[${choices}]}`;
+  const { id: request_id, withText } = call;
+  const output_mode = withText ? "text" : "tokens";
   return {
-    opening: [],
-    delta: (choice, from, to, finish) => chunk(null, encodeChoice(call, choice, from, to, finish !== null)),
-    usage: call.includeUsage ? (choices) => chunk(usageOf(call, choices), "") : null,
+    whole: async (choices) => ({
+      request_id,
+      model: model.name,
+      created: createdNow(),
+      usage: { ...usageOf(call, choices), prompt_tokens_details: null, completion_tokens_details: null },
+      prompt_logprobs: await encodePromptLogprobs(call, choices[0]!),
+      prompt_token_id_logprobs: null,
+      prompt_token_ids: withText && call.returnTokenIds ? [...call.prompt] : null,
+      mm_placeholders: null,
+      metrics: null,
+      kv_transfer_params: null,
+      ec_transfer_params: null,
+      output_mode,
+      choices: choices.map((choice) => encodeChoice(call, choice, 0, choice.output.tokenIds.length, true)),
+    }),
+    opening: () => [],
+    delta: (choice, from, to, finish) => {
+      const choices = [encodeChoice(call, choice, from, to, finish !== null)];
+      return { request_id, usage: null, output_mode, choices };
+    },
+    usage: call.includeUsage
+      ? (choices) => ({ request_id, usage: usageOf(call, choices), output_mode, choices: [] })
+      : null,
   };
 }
 
 function usageOf({ prompt }: GenerateCall, choices: Choice[]) {
   const completion_tokens = choices.reduce((sum, { output }) => sum + output.tokenIds.length, 0);
   return { prompt_tokens: prompt.length, total_tokens: prompt.length + completion_tokens, completion_tokens };
-}
-
-/** Keys as of vLLM 0.32. Built by hand: the server's hot path. */
-async function encodeWhole(call: GenerateCall, choices: Choice[], model: ServedModel, mode: string): Promise<string> {
-  const usage = { ...usageOf(call, choices), prompt_tokens_details: null, completion_tokens_details: null };
-  const promptLogprobs = JSON.stringify(await encodePromptLogprobs(call, choices[0]!));
-  const promptIds = call.withText && call.returnTokenIds ? `[${call.prompt.join()}]` : "null";
-  const encoded = choices.map((choice) => encodeChoice(call, choice, 0, choice.output.tokenIds.length, true));
-  return (
-    `{"request_id":${JSON.stringify(call.id)},"model":${JSON.stringify(model.name)},"created":${createdNow()},` +
-    `"usage":${JSON.stringify(usage)},"prompt_logprobs":${promptLogprobs},"prompt_token_id_logprobs":null,` +
-    `"prompt_token_ids":${promptIds},"mm_placeholders":null,"metrics":null,"kv_transfer_params":null,` +
-    `"ec_transfer_params":null,${mode},"choices":[${encoded.join()}]}`
-  );
 }
 
 /** vLLM's form: null for the first token, then maps of one id; the sampler does not rank. */
@@ -100,21 +97,22 @@ async function encodePromptLogprobs({ prompt, tokenizer }: GenerateCall, { outpu
   });
 }
 
-function encodeChoice(call: GenerateCall, choice: Choice, from: number, to: number, isLast: boolean): string {
+function encodeChoice(call: GenerateCall, choice: Choice, from: number, to: number, isLast: boolean) {
   const { output, text } = choice;
-  const ids = output.tokenIds.slice(from, to);
-  const reason = isLast ? JSON.stringify(stopReasonOf(choice, call.sampling)) : "null";
-  const versions = isLast ? output.versions : null;
-  const content = ids.map((id, index) => {
-    const entry = `{"token_id":${id},"logprob":${output.logprobs[from + index]},"rank":null`;
-    return `${entry},"top_logprobs":[${entry}}]}`;
+  const token_ids = output.tokenIds.slice(from, to);
+  const content = token_ids.map((token_id, at) => {
+    const entry = { token_id, logprob: output.logprobs[from + at], rank: null };
+    return { ...entry, top_logprobs: [entry] };
   });
-  const shown = call.withText ? `"text":${JSON.stringify(text!.release(isLast))},` : "";
-  const withIds = !call.withText || call.returnTokenIds;
-  return (
-    `{"index":${choice.index},"finish_reason":${isLast ? `"${output.finish}"` : "null"},"stop_reason":${reason},` +
-    `"token_ids":${withIds ? `[${ids.join()}]` : "null"},"routed_experts":null,"sampling_mask":null,` +
-    `"weight_versions":${JSON.stringify(versions)},${shown}` +
-    `"logprobs":${call.logprobs ? `{"content":[${content.join()}]}` : "null"}}`
-  );
+  return {
+    index: choice.index,
+    finish_reason: isLast ? output.finish : null,
+    stop_reason: isLast ? stopReasonOf(choice, call.sampling) : null,
+    token_ids: !call.withText || call.returnTokenIds ? token_ids : null,
+    routed_experts: null,
+    sampling_mask: null,
+    weight_versions: isLast ? output.versions : null,
+    ...(call.withText && { text: text!.release(isLast) }),
+    logprobs: call.logprobs ? { content } : null,
+  };
 }

@@ -1,15 +1,13 @@
 import type { FastifyError } from "fastify";
 import { WireError } from "../../agents/wires/types.ts";
 
-/** As vLLM answers it; `code` is the status, or OpenAI's word. */
+/** What `errorBody` says otherwise than by the status. */
 export class HttpError extends WireError {
-  readonly type: string;
-  readonly code: number | string;
+  readonly as: { type?: string; code?: string };
 
-  constructor(status: number, message: string, param: string | null = null, as: { type?: string; code?: string } = {}) {
+  constructor(status: number, message: string, param: string | null = null, as: HttpError["as"] = {}) {
     super(status, message, param);
-    this.type = as.type ?? errorTypes[status] ?? "InternalServerError";
-    this.code = as.code ?? status;
+    this.as = as;
   }
 }
 
@@ -34,14 +32,14 @@ export function validation(loc: string, type: string, message: string, rest = ""
   return new HttpError(400, text, loc, { type: "Bad Request" });
 }
 
+/** As vLLM answers it; `code` is the status, or OpenAI's word. */
 export function errorBody(error: unknown) {
-  const http = toHttpError(error);
-  return { error: { message: http.message, type: http.type, param: http.param, code: http.code } };
+  const { message, param = null, as = {} } = error as Partial<HttpError>;
+  const status = statusOf(error);
+  const type = as.type ?? errorTypes[status] ?? "InternalServerError";
+  return { error: { message, type, param, code: as.code ?? status } };
 }
 
-export function toHttpError(error: unknown): HttpError {
-  if (error instanceof HttpError) return error;
-  if (error instanceof WireError) return new HttpError(error.status, error.message, error.param);
-  const { statusCode = 500, message } = error as FastifyError;
-  return new HttpError(statusCode, message);
+export function statusOf(error: unknown): number {
+  return error instanceof WireError ? error.status : ((error as FastifyError).statusCode ?? 500);
 }

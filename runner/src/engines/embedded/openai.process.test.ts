@@ -94,10 +94,12 @@ describe("OpenAI's library", () => {
 });
 
 it("the runner's own client gives the environment's key", async () => {
-  await expect(new EngineClient().model(engine.url, { timeoutSeconds: 20 })).rejects.toThrow("No API key was given");
+  await expect(new EngineClient().weightVersion(engine.url, { timeoutSeconds: 20 })).rejects.toThrow(
+    "No API key was given",
+  );
   vi.stubEnv("MOLT_API_KEY", apiKey);
   const own = new EngineClient();
-  expect(await own.model(engine.url, { timeoutSeconds: 20 })).toEqual({ id: "model", maxModelLen: 64 });
+  expect(await own.weightVersion(engine.url, { timeoutSeconds: 20 })).toBe("default");
   await own.close();
   vi.unstubAllEnvs();
 });

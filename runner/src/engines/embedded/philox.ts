@@ -17,13 +17,10 @@ export function philox(counter: [number, number, number, number], key: [number, 
   return Uint32Array.of(c0, c1, c2, c3);
 }
 
+/** The upper half of the product, by way of parts that doubles hold. */
 function multiplyHigh(a: number, b: number): number {
-  const a0 = a & 0xffff;
-  const a1 = a >>> 16;
-  const b0 = b & 0xffff;
-  const b1 = b >>> 16;
-  const middle = a1 * b0 + ((a0 * b0) >>> 16);
-  return a1 * b1 + Math.floor(middle / 0x10000) + Math.floor(((middle % 0x10000) + a0 * b1) / 0x10000);
+  const factor = b >>> 0;
+  return Math.floor(((a >>> 16) * factor + Math.floor(((a & 0xffff) * factor) / 0x10000)) / 0x10000);
 }
 
 /**

@@ -270,6 +270,28 @@ describe("a request that says itself whether it goes on", () => {
     expect(await soon(request.output)).toMatchObject({ finish: "abort", tokenIds: { length: 1 } });
     expect(sampler.freePages()).toBe(64);
   });
+
+  // case D8: whoever goes on from an abort must not go on behind an end
+  it("is aborted while it thinks: what its token ends, or another's, has ended", async () => {
+    const { scheduler, sampler } = start();
+    const first = alone(params()).tokenIds[0]!;
+    const stops = async () => {
+      scheduler.abort();
+      await turns(3);
+      return true;
+    };
+    const requests = [
+      params({ stops }),
+      params({ stopTokenIds: new Set([first]) }),
+      params({ maxTokens: 1 }),
+      params(),
+    ];
+    const started = requests.map((one, index) => scheduler.submit(String(index), one));
+    const outputs = await soon(Promise.all(started.map(({ output }) => output)));
+    expect(outputs.map(({ finish }) => finish)).toEqual(["stop", "stop", "length", "abort"]);
+    for (const output of outputs) expect(output.tokenIds).toEqual([first]);
+    expect(sampler.freePages()).toBe(64);
+  });
 });
 
 const common = Array.from({ length: 12 }, (_, index) => index);

@@ -97,6 +97,7 @@ export class Scheduler {
   private arrived: Sequence[] = [];
   private paused: PauseMode | null = null;
   private looping = false;
+  /** From a step's plan to what its tokens end. */
   private stepping = false;
   private nextNative = 0;
   private idleWaiters: (() => void)[] = [];
@@ -182,8 +183,9 @@ export class Scheduler {
       for (let batch = this.plan(); batch.length > 0; batch = this.plan()) {
         this.stepping = true;
         const result = await this.sampler.step(this.encode(batch));
-        this.stepping = false;
+        // Until it is known which tokens were the last: an abort meanwhile must not hide that.
         await this.apply(batch, result);
+        this.stepping = false;
       }
     } catch (error) {
       this.fail(error);
@@ -333,17 +335,17 @@ export class Scheduler {
   }
 
   private abortWhere(matches: (sequence: Sequence) => boolean): number {
-    const chosen = new Set([...this.running, ...this.waiting, ...this.arrived].filter(matches));
+    const chosen = [...this.running, ...this.waiting, ...this.arrived].filter(matches);
     for (const sequence of chosen) {
       // It ends with the running step's token.
       if (this.stepping && sequence.native >= 0) sequence.aborted = true;
       else this.end(sequence, "abort");
     }
-    const stays = (sequence: Sequence) => !chosen.has(sequence) || sequence.aborted;
+    const stays = ({ output }: Sequence) => output.finish === null;
     this.running = this.running.filter(stays);
     this.waiting = this.waiting.filter(stays);
     this.arrived = this.arrived.filter(stays);
-    return chosen.size;
+    return chosen.length;
   }
 
   private fail(error: unknown): void {

@@ -1,17 +1,16 @@
-import { type FastifyInstance, type FastifyRequest, fastify } from "fastify";
+import { type FastifyInstance, fastify } from "fastify";
 import { deadlineMs } from "../../deadline.ts";
 import { messageOf } from "../../errors.ts";
 import { sameSecret } from "../../secret.ts";
-import type { PauseMode, TransferInit, UpdateInfo } from "../client.ts";
-import { type ServerContext, type ServerLimits, sendError } from "./answers.ts";
+import type { TransferInit, UpdateInfo } from "../client.ts";
+import type { ServerContext, ServerLimits } from "./answers.ts";
 import type { TextTokenizer } from "./choice-text.ts";
-import type { ServedModel } from "./fields.ts";
+import type { Json, ServedModel } from "./fields.ts";
 import { addGenerate } from "./generate.ts";
-import { badRequest, HttpError } from "./http-error.ts";
+import { badRequest, errorBody, HttpError, statusOf } from "./http-error.ts";
 import { createMetrics } from "./metrics.ts";
 import { uniform } from "./philox.ts";
-import { addText } from "./text.ts";
-import { addTokenize } from "./tokenize.ts";
+import { addText, addTokenize } from "./text.ts";
 import type { WeightUpdates } from "./weight-updates.ts";
 
 export interface ServerOptions extends Pick<ServerContext, "scheduler" | "limits"> {
@@ -43,8 +42,14 @@ export function buildServer(options: ServerOptions): FastifyInstance {
   });
   // More could only be refused.
   app.server.maxConnections = limits.sequences + 256;
-  app.setErrorHandler((error, _, reply) => sendError(reply, error));
-  app.setNotFoundHandler((_, reply) => sendError(reply, new HttpError(404, "Not Found")));
+  app.setErrorHandler((error, _, reply) => {
+    const status = statusOf(error);
+    if (status === 503) reply.header("retry-after", "1");
+    reply.code(status).send(errorBody(error));
+  });
+  app.setNotFoundHandler(async () => {
+    throw new HttpError(404, "Not Found");
+  });
   if (options.apiKey !== null) requireKey(app, options.apiKey);
   // Some come with an empty body, of any content type.
   app.addContentTypeParser("*", (_request, _payload, done) => done(null, undefined));
@@ -54,7 +59,6 @@ export function buildServer(options: ServerOptions): FastifyInstance {
   addTokenize(app, context);
   addInformation(app, options);
   addControl(app, options);
-  addWeightRoutes(app, options);
   return app;
 }
 
@@ -74,12 +78,12 @@ function createContext(options: ServerOptions): ServerContext {
 }
 
 function requireKey(app: FastifyInstance, apiKey: string): void {
-  app.addHook("onRequest", (request, reply, next) => {
-    const given = request.headers.authorization ?? "";
-    if (request.routeOptions.url === "/health" || sameSecret(given, `Bearer ${apiKey}`)) return next();
+  app.addHook("onRequest", async ({ headers, routeOptions }) => {
+    const given = headers.authorization ?? "";
+    if (routeOptions.url === "/health" || sameSecret(given, `Bearer ${apiKey}`)) return;
     const what = given === "" ? "No API key was given" : "The API key is not this engine's";
     const as = { type: "invalid_request_error", code: "invalid_api_key" };
-    sendError(reply, new HttpError(401, `${what}: send it as Authorization: Bearer KEY.`, null, as));
+    throw new HttpError(401, `${what}: send it as Authorization: Bearer KEY.`, null, as);
   });
 }
 
@@ -87,9 +91,8 @@ function addInformation(app: FastifyInstance, { scheduler, model, version }: Ser
   const created = Math.floor(Date.now() / 1000);
   const metrics = createMetrics(scheduler, model.name);
   app.get("/metrics", async (_, reply) => reply.type(metrics.contentType).send(await metrics.metrics()));
-  app.get("/health", (_, reply) => {
-    if (scheduler.failure) sendError(reply, new HttpError(503, scheduler.failure.message));
-    else reply.send();
+  app.get("/health", async () => {
+    if (scheduler.failure) throw new HttpError(503, scheduler.failure.message);
   });
   app.get("/version", async () => ({ version }));
   app.get("/load", async () => ({ server_load: scheduler.load }));
@@ -117,52 +120,43 @@ function modelCard({ name, root, maxModelLen }: ServerOptions["model"], created:
 }
 
 function addControl(app: FastifyInstance, { scheduler, updates }: ServerOptions): void {
-  app.post("/pause", async (request) => {
-    const { mode = "abort", clear_cache: clearCache = "true" } = request.query as Record<string, string>;
+  app.get("/is_paused", async () => ({ is_paused: scheduler.isPaused }));
+  app.get("/weight_info", async () => ({ weight_version: scheduler.version }));
+  const post = (path: string, handle: (body: Json, query: Record<string, string>) => object | Promise<object>) =>
+    app.post(path, async ({ body, query }) => handle((body ?? {}) as Json, query as Record<string, string>));
+  post("/pause", async (_, { mode = "abort", clear_cache: clearCache = "true" }) => {
     if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
       throw badRequest(`mode ${JSON.stringify(mode)} is not abort, wait or keep`, "mode");
     }
-    await scheduler.pause(mode satisfies PauseMode, clearCache.toLowerCase() !== "false");
+    await scheduler.pause(mode, clearCache.toLowerCase() !== "false");
     return { status: "paused" };
   });
-  app.post("/resume", async () => {
+  post("/resume", () => {
     updates.resume();
     return { status: "resumed" };
   });
-  app.get("/is_paused", async () => ({ is_paused: scheduler.isPaused }));
-  app.post("/abort_requests", async (request) => {
-    const ids = bodyOf<{ request_ids?: string[] }>(request).request_ids;
-    if (ids && !Array.isArray(ids)) throw badRequest("request_ids must be a list", "request_ids");
-    return { status: "aborted", aborted: scheduler.abort(ids ? new Set(ids) : undefined) };
+  post("/abort_requests", ({ request_ids: ids }) => {
+    if (ids !== undefined && !Array.isArray(ids)) throw badRequest("request_ids must be a list", "request_ids");
+    return { status: "aborted", aborted: scheduler.abort(ids && new Set<string>(ids)) };
   });
-}
-
-function addWeightRoutes(app: FastifyInstance, { scheduler, updates }: ServerOptions): void {
-  app.get("/weight_info", async () => ({ weight_version: scheduler.version }));
-  app.post("/update_weight_version", async (request) => {
-    const version = bodyOf<{ new_version: unknown }>(request).new_version;
+  post("/update_weight_version", ({ new_version: version }) => {
     if (typeof version !== "string") throw badRequest("new_version must be a string", "new_version");
     scheduler.version = version;
     return { success: true, new_version: version };
   });
-  app.post("/init_weight_transfer_engine", async (request) => {
-    await updates.init(bodyOf<{ init_info: TransferInit }>(request).init_info);
+  post("/init_weight_transfer_engine", async ({ init_info: info }) => {
+    await updates.init(info as TransferInit);
     return { message: "Weight transfer initialized" };
   });
-  app.post("/start_weight_update", async () => {
+  post("/start_weight_update", () => {
     updates.start();
     return { message: "Weight update started" };
   });
-  app.post("/update_weights", async (request) => {
-    await updates.update(bodyOf<{ update_info: UpdateInfo }>(request).update_info ?? {});
+  post("/update_weights", async ({ update_info: info = {} }) => {
+    await updates.update(info as UpdateInfo);
     return { message: "Weights updated" };
   });
-  app.post("/finish_weight_update", async (request) => {
-    const checksum = await updates.finish(bodyOf<{ weight_version?: string }>(request).weight_version);
-    return { message: "Weight update finished", checksum };
+  post("/finish_weight_update", async ({ weight_version: version }) => {
+    return { message: "Weight update finished", checksum: await updates.finish(version as string | undefined) };
   });
-}
-
-function bodyOf<T>(request: FastifyRequest): Partial<T> & T {
-  return (request.body ?? {}) as T;
 }

@@ -1,11 +1,12 @@
 import { randomBytes } from "node:crypto";
 import type { FastifyInstance } from "fastify";
 import { chatWire } from "../../agents/wires/chat.ts";
+import { readMessages, readTools } from "../../agents/wires/chat-messages.ts";
 import { completionsWire } from "../../agents/wires/completions.ts";
 import type { TextWire, WireChoice, WireReply, WireRequest } from "../../agents/wires/types.ts";
 import type { RenderOptions } from "../../data/chat-template.ts";
 import { messageOf } from "../../errors.ts";
-import { type Answering, checkModel, createdNow, respond, type ServerContext } from "./answers.ts";
+import { type Answering, checkModel, createdNow, readBody, respond, type ServerContext } from "./answers.ts";
 import type { TextTokenizer } from "./choice-text.ts";
 import { type Choice, type ChoicesRequest, stopReasonOf } from "./choices.ts";
 import { checkRoom, type Json, readFlag, readPrompt, readSalt, readSampling, type ServedModel } from "./fields.ts";
@@ -38,13 +39,11 @@ async function readCall(id: string, request: WireRequest, body: Json, context: S
   const tokenizer = await context.tokenizer();
   const prompt = readPrompt(await encode(request, tokenizer), "body.prompt", model);
   if (sampling.maxTokens !== null) checkRoom(prompt.length, sampling.maxTokens, model);
-  const room = model.maxModelLen - prompt.length;
+  sampling.maxTokens = request.maxTokens;
   // The template's end of turn counts, whether or not the model's configuration has it.
   const closes = request.prompt === null && !readFlag(body, "ignore_eos", false);
   if (closes) for (const closer of tokenizer.stopTokenIds) sampling.stopTokenIds.add(closer);
-  const seed = sampling.seed ?? context.nextSeed();
-  const maxTokens = Math.min(request.maxTokens ?? room, room);
-  return { id, prompt, sampling, seed, maxTokens, cacheSalt, tokenizer, tokenTexts: request.logprobs };
+  return { id, prompt, sampling, cacheSalt, tokenizer, tokenTexts: request.logprobs, stream: request.stream };
 }
 
 async function encode({ prompt, messages, tools, toolChoice }: WireRequest, tokenizer: TextTokenizer) {
@@ -53,7 +52,7 @@ async function encode({ prompt, messages, tools, toolChoice }: WireRequest, toke
   return encodeChat(tokenizer, messages, { tools: shown, addGenerationPrompt: true });
 }
 
-export async function encodeChat(
+async function encodeChat(
   tokenizer: TextTokenizer,
   messages: WireRequest["messages"],
   options: RenderOptions,
@@ -89,9 +88,9 @@ function answering(wire: TextWire, request: WireRequest, call: ChoicesRequest, m
     const parts = choices.map((choice) => toPart(choice, 0, choice.output.tokenIds.length, choice.output.finish));
     return { ...head, choices: parts };
   };
-  if (!request.stream) return { whole: (choices) => JSON.stringify(wire.answer(request, toReply(choices))) };
   return {
-    opening: wire.opening(request, head),
+    whole: (choices) => wire.answer(request, toReply(choices)),
+    opening: () => wire.opening(request, head),
     delta: (choice, from, to, finish) => {
       const { released } = choice.text!;
       const part = toPart(choice, from, to, finish);
@@ -99,4 +98,33 @@ function answering(wire: TextWire, request: WireRequest, call: ChoicesRequest, m
     },
     usage: request.includeUsage ? (choices) => wire.usage(toReply(choices)) : null,
   };
+}
+
+export function addTokenize(app: FastifyInstance, context: ServerContext): void {
+  const { model } = context;
+  app.post("/tokenize", async (http) => {
+    const body = readBody(http.body, "tokenize", model);
+    const tokenizer = await context.tokenizer();
+    const tokens = await tokenize(body, tokenizer);
+    const strings = readFlag(body, "return_token_strs", false) ? tokens.map((id) => tokenizer.textOf(id)) : null;
+    return { count: tokens.length, max_model_len: model.maxModelLen, tokens, token_strs: strings };
+  });
+  app.post("/detokenize", async (http) => {
+    const { tokens } = readBody(http.body, "tokenize", model);
+    const tokenizer = await context.tokenizer();
+    const unbounded = { ...model, maxModelLen: Infinity };
+    const ids = Array.isArray(tokens) && tokens.length === 0 ? [] : readPrompt(tokens, "body.tokens", unbounded);
+    return { prompt: await tokenizer.decode([...ids]) };
+  });
+}
+
+async function tokenize(body: Json, tokenizer: TextTokenizer): Promise<number[]> {
+  const { prompt, messages } = body;
+  if (messages !== undefined) {
+    const tools = readTools(body.tools);
+    const addGenerationPrompt = readFlag(body, "add_generation_prompt", true);
+    return encodeChat(tokenizer, readMessages(messages), { tools: tools[0] && tools, addGenerationPrompt });
+  }
+  if (typeof prompt !== "string") throw badRequest("prompt must be a string.", "prompt");
+  return readFlag(body, "add_special_tokens", true) ? tokenizer.encodeRendered(prompt) : tokenizer.encode(prompt);
 }

@@ -1,20 +1,27 @@
-import type { Guardrail } from "./finding.ts";
+import { type Guardrail, mendedBy } from "./finding.ts";
 
 const level = "algo.advantage.is_correction_level";
 const mode = "algo.advantage.is_correction_mode";
+const gating = "algo.advantage.is_correction_gating";
 const threshold = "algo.advantage.is_correction_threshold";
 
 /** A pair of bounds that is empty unless it rises. */
 function rising(key: string, [low, high]: number[], usual: number[]) {
   if (low! < high!) return null;
   const message = `${key} must rise, not [${low}, ${high}]: try [${usual.join(", ")}]`;
-  return { message, settings: [{ key, value: usual }] };
+  return mendedBy(key, usual, message);
 }
 
 export const correctionThreshold: Guardrail = {
-  holds: "The correction's lowest ratio is below its highest.",
-  keys: [threshold],
-  check: ({ algo }) => rising(threshold, algo.advantage.is_correction_threshold, [0.5, 5]),
+  holds: "The correction's lowest ratio is below its highest, and a token's divergence is held against less than 1.",
+  keys: [threshold, gating, level],
+  check({ algo }) {
+    const { is_correction_gating: gate, is_correction_threshold: bounds, is_correction_level: at } = algo.advantage;
+    if (gate === "ratio") return rising(threshold, bounds, [0.5, 5]);
+    if (bounds[1] < 1 || at === "seq" || at === "off") return null;
+    const message = `${threshold} must end below 1 with ${gating} ${gate}, not at ${bounds[1]}: try [0.01, 0.05]`;
+    return mendedBy(threshold, [0.01, 0.05], message);
+  },
 };
 
 export const clipRange: Guardrail = {
@@ -33,7 +40,7 @@ export const correctionOff: Guardrail = {
     const cause = staleness > 0 ? `train.max_staleness is ${staleness}` : `train.updates_per_batch is ${updates}`;
     const fix = `set it to token, or that to ${staleness > 0 ? 0 : 1}`;
     const message = `${level} off trains off-policy rows uncorrected, since ${cause}: ${fix}`;
-    return { message, settings: [{ key: level, value: "token" }] };
+    return mendedBy(level, "token", message);
   },
 };
 
@@ -45,40 +52,52 @@ export const correctionOffInBf16: Guardrail = {
     const rounding = fsdp.param_dtype === "bf16" ? "fsdp.param_dtype" : engine.dtype === "bf16" ? "engine.dtype" : null;
     if (algo.advantage.is_correction_level !== "off" || rounding === null) return null;
     const message = `${level} off leaves bf16's rounding uncorrected: set it to token, or ${rounding} to float32`;
-    return { message, settings: [{ key: level, value: "token" }] };
+    return mendedBy(level, "token", message);
   },
 };
 
-/** A weight of a whole sequence is kept or dropped; clipping it would bias every token alike. */
-export const correctionMode: Guardrail = {
-  holds: "A correction of whole sequences masks.",
-  keys: [mode, level],
+export const correctionGating: Guardrail = {
+  holds: "A divergence masks: it is no weight to clip.",
+  keys: [mode, gating],
   check({ algo }) {
-    const { is_correction_level: at, is_correction_mode: how } = algo.advantage;
-    if ((at !== "seq" && at !== "geo") || how === "mask") return null;
-    const message = `${mode} must be mask at level ${at}, not ${how}`;
-    return { message, settings: [{ key: mode, value: "mask" }] };
+    const { is_correction_gating: gate, is_correction_mode: how } = algo.advantage;
+    if (gate === "ratio" || how === "mask") return null;
+    const message = `${mode} must be mask with ${gating} ${gate}, not ${how}`;
+    return mendedBy(mode, "mask", message);
   },
 };
 
 export const klEstimator: Guardrail = {
-  holds: "The KL term's estimator has a gradient.",
+  holds: "A KL term in the reward has the right gradient.",
   severity: "warning",
-  keys: ["algo.kl.estimator", "algo.kl.init_coef"],
+  keys: ["algo.kl.estimator", "algo.kl.use_loss", "algo.kl.init_coef"],
   check({ algo }) {
-    if (algo.kl.init_coef === 0 || algo.kl.estimator !== "k1") return null;
-    const message =
-      "algo.kl.estimator k1 as a loss term has a gradient of mean zero, so it holds nothing back: take k2 or k3";
-    return { message, settings: [{ key: "algo.kl.estimator", value: "k3" }] };
+    const { init_coef: coef, use_loss: inLoss, estimator } = algo.kl;
+    if (coef === 0 || inLoss || estimator === "k1") return null;
+    const message = `algo.kl.estimator ${estimator} in the reward is not the gradient of the KL: take k1, or use_loss`;
+    return mendedBy("algo.kl.estimator", "k1", message);
   },
 };
 
 export const referenceUnused: Guardrail = {
-  holds: "A reference is named only where the KL term reads it.",
+  holds: "A reference, or a target of the KL, is named only where there is a KL term.",
   severity: "warning",
-  keys: ["ref.model_name_or_path", "algo.kl.init_coef"],
+  keys: ["ref.model_name_or_path", "algo.kl.target", "algo.kl.init_coef"],
   check({ ref, algo }) {
-    if (ref.model_name_or_path === null || algo.kl.init_coef > 0) return null;
-    return "ref.model_name_or_path does nothing while algo.kl.init_coef is 0: raise that, or leave this out";
+    const key = ref.model_name_or_path !== null ? "ref.model_name_or_path" : "algo.kl.target";
+    if (algo.kl.init_coef > 0 || (ref.model_name_or_path === null && algo.kl.target === null)) return null;
+    return `${key} does nothing while algo.kl.init_coef is 0: raise that, or leave this out`;
+  },
+};
+
+export const passK: Guardrail = {
+  holds: "pass_k chooses its attempts among more rollouts of a group.",
+  keys: ["algo.advantage.pass_k", "rollout.n_samples_per_prompt", "algo.advantage.estimator"],
+  check({ algo, rollout }) {
+    const { estimator, pass_k: k } = algo.advantage;
+    const n = rollout.n_samples_per_prompt;
+    if (estimator !== "pass_k" || k < n) return null;
+    const message = `algo.advantage.pass_k (${k}) must be below rollout.n_samples_per_prompt (${n})`;
+    return mendedBy("algo.advantage.pass_k", Math.max(n - 1, 1), message);
   },
 };

@@ -24,6 +24,11 @@ export interface Finding {
 /** A breach: its message, where one text says it all, or what differs from the guardrail's own. */
 export type Breach = string | { message: string; keys?: string[]; settings?: Setting[] };
 
+/** A breach that one setting would mend. */
+export function mendedBy(key: string, value: unknown, message: string): Breach {
+  return { message, settings: [{ key, value }] };
+}
+
 /** What must hold of a resolved recipe. */
 export interface Guardrail {
   /** What holds, one sentence: hovers and reports show it. */

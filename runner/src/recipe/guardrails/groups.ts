@@ -1,15 +1,20 @@
-import type { Guardrail } from "./finding.ts";
+import { type Guardrail, mendedBy } from "./finding.ts";
 
-/** Every estimator of this version takes its baseline over the group (case C2). */
+/** Those that compare all rollouts of the batch; what a file does is its author's to say. */
+const ungrouped = /^(flash_)?reinforce$|[/\\]/;
+
+/** The others take their baseline over the group (case C2), and so does filtering. */
 export const groupSize: Guardrail = {
   holds: "A group has at least two rollouts to compare.",
-  keys: ["rollout.n_samples_per_prompt", "algo.advantage.estimator"],
+  keys: ["rollout.n_samples_per_prompt", "algo.advantage.estimator", "algo.dynamic_filtering"],
   check({ rollout, algo }) {
     const n = rollout.n_samples_per_prompt;
-    if (n > 1) return null;
-    const why = `${algo.advantage.estimator} compares the rollouts of a prompt, and one alone has no advantage`;
+    const { estimator } = algo.advantage;
+    const grouped = ungrouped.test(estimator) ? `algo.dynamic_filtering ${algo.dynamic_filtering}` : estimator;
+    if (n > 1 || grouped === "algo.dynamic_filtering off") return null;
+    const why = `${grouped} compares the rollouts of a prompt, and one alone has no advantage`;
     const message = `rollout.n_samples_per_prompt must be at least 2, not ${n}: ${why}`;
-    return { message, settings: [{ key: "rollout.n_samples_per_prompt", value: 2 }] };
+    return mendedBy("rollout.n_samples_per_prompt", 2, message);
   },
 };
 
@@ -20,7 +25,7 @@ export const minGroup: Guardrail = {
     const { min_group: least, n_samples_per_prompt: n } = rollout;
     if (least === null || (least >= 2 && least <= n) || n < 2) return null;
     const message = `rollout.min_group must be from 2 to rollout.n_samples_per_prompt (${n}), not ${least}`;
-    return { message, settings: [{ key: "rollout.min_group", value: least < 2 ? 2 : n }] };
+    return mendedBy("rollout.min_group", least < 2 ? 2 : n, message);
   },
 };
 
@@ -34,10 +39,40 @@ export const inFlight: Guardrail = {
     const allowed = (train.max_staleness + 1) * batch;
     if (most === null || most <= allowed) return null;
     const sum = `(train.max_staleness ${train.max_staleness} + 1) x ${batch} prompts = ${allowed} groups`;
-    return {
-      message: `rollout.max_in_flight (${most}) does nothing above ${allowed}: ${sum} are admitted at once`,
-      settings: [{ key: "rollout.max_in_flight", value: allowed }],
-    };
+    const message = `rollout.max_in_flight (${most}) does nothing above ${allowed}: ${sum} are admitted at once`;
+    return mendedBy("rollout.max_in_flight", allowed, message);
+  },
+};
+
+export const evalEngines: Guardrail = {
+  holds: "Some engine is left to train.",
+  keys: ["eval.engines", "engine.count"],
+  check({ engine, eval: { engines } }) {
+    if (engines < engine.count) return null;
+    const message = `eval.engines (${engines}) must be below engine.count (${engine.count}): none is left to train`;
+    return mendedBy("engine.count", engines + 1, message);
+  },
+};
+
+export const deterministic: Guardrail = {
+  holds: "A deterministic run has nothing whose order is left to chance.",
+  keys: ["run.deterministic", "train.max_staleness", "train.agent_command", "engine.kind", "algo.dynamic_filtering"],
+  check({ run, train, engine, algo: { dynamic_filtering: filter } }) {
+    if (!run.deterministic) return null;
+    const wrong = [
+      ["train.max_staleness", train.max_staleness, 0, "which batch a rollout meets depends on time"],
+      ["train.agent_command", train.agent_command, null, "a program calls the model in an order of its own"],
+      [
+        "algo.dynamic_filtering",
+        filter === "off" ? "drop" : filter,
+        "drop",
+        "which groups a budget replaces is chance",
+      ],
+      ["engine.kind", engine.kind, "embedded", "only that engine computes a request in a fixed batch"],
+    ] as const;
+    return wrong
+      .filter(([, value, needed]) => value !== needed)
+      .map(([key, , value, why]) => mendedBy(key, value, `run.deterministic needs ${key} ${value}: ${why}`));
   },
 };
 
@@ -48,9 +83,7 @@ export const updates: Guardrail = {
     const rows = rollout.batch_size * rollout.n_samples_per_prompt;
     if (train.updates_per_batch <= rows) return null;
     const sum = `${rollout.batch_size} prompts x ${rollout.n_samples_per_prompt} samples = ${rows} rollouts to divide`;
-    return {
-      message: `train.updates_per_batch (${train.updates_per_batch}) must be at most ${rows}: ${sum}`,
-      settings: [{ key: "train.updates_per_batch", value: rows }],
-    };
+    const message = `train.updates_per_batch (${train.updates_per_batch}) must be at most ${rows}: ${sum}`;
+    return mendedBy("train.updates_per_batch", rows, message);
   },
 };

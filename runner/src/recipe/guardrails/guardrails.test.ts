@@ -54,6 +54,12 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "error",
     "train.grader_command grades what train.agent_command did; an agent's class returns its reward itself",
   ],
+  [
+    "ckpt: { best_metric_key: sampled }\neval: { dataset: e.jsonl, sampled: false }",
+    26,
+    "error",
+    "ckpt.best_metric_key sampled is measured with eval.sampled only",
+  ],
   // case B2
   [
     "rollout: { top_p: 0.9 }",
@@ -108,6 +114,13 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "rollout.max_in_flight (257) does nothing above 256: (train.max_staleness 1 + 1) x 128 prompts = 256 groups " +
       "are admitted at once",
   ],
+  ["eval: { engines: 1 }", 18, "error", "eval.engines (1) must be below engine.count (1): none is left to train"],
+  [
+    "run: { deterministic: true }",
+    23,
+    "error",
+    "run.deterministic needs train.max_staleness 0: which batch a rollout meets depends on time",
+  ],
   [
     `${train}, updates_per_batch: 1025 }`,
     51,
@@ -128,22 +141,49 @@ const wrong: [lines: string, column: number, severity: string, message: string][
       "set it to token, or that to 0",
   ],
   [
-    "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",
-    68,
+    "algo: { advantage: { is_correction_threshold: [0.5, 0.1], is_correction_gating: tv, is_correction_mode: clip } }",
+    105,
     "error",
-    "algo.advantage.is_correction_mode must be mask at level seq, not clip",
+    "algo.advantage.is_correction_mode must be mask with algo.advantage.is_correction_gating tv, not clip",
   ],
   [
-    "algo: { advantage: { is_correction_level: geo, is_correction_mode: trunc } }",
-    68,
+    "algo: { advantage: { is_correction_gating: binary_kl } }",
+    44,
     "error",
-    "algo.advantage.is_correction_mode must be mask at level geo, not trunc",
+    "algo.advantage.is_correction_threshold must end below 1 with algo.advantage.is_correction_gating binary_kl, " +
+      "not at 5: try [0.01, 0.05]",
   ],
   [
-    "algo: { kl: { init_coef: 0.1, estimator: k1 } }",
-    42,
+    "run: { deterministic: true }\ntrain: { agent_path: a.ts, max_staleness: 0 }\nalgo: { dynamic_filtering: refill }",
+    23,
+    "error",
+    "run.deterministic needs algo.dynamic_filtering drop: which groups a budget replaces is chance",
+  ],
+  [
+    "algo: { kl: { init_coef: 0.1, use_loss: false, estimator: k3 } }",
+    59,
     "warning",
-    "algo.kl.estimator k1 as a loss term has a gradient of mean zero, so it holds nothing back: take k2 or k3",
+    "algo.kl.estimator k3 in the reward is not the gradient of the KL: take k1, or use_loss",
+  ],
+  [
+    "algo: { kl: { target: 0.1 } }",
+    23,
+    "warning",
+    "algo.kl.target does nothing while algo.kl.init_coef is 0: raise that, or leave this out",
+  ],
+  [
+    "algo: { advantage: { estimator: pass_k, pass_k: 8 } }",
+    49,
+    "error",
+    "algo.advantage.pass_k (8) must be below rollout.n_samples_per_prompt (8)",
+  ],
+  // case C2
+  [
+    "rollout: { n_samples_per_prompt: 1 }\nalgo: { advantage: { estimator: reinforce }, dynamic_filtering: drop }",
+    34,
+    "error",
+    "rollout.n_samples_per_prompt must be at least 2, not 1: algo.dynamic_filtering drop compares the rollouts of a " +
+      "prompt, and one alone has no advantage",
   ],
   ["reward: { clip_range: [1, 1] }", 23, "error", "reward.clip_range must rise, not [1, 1]: try [-10, 10]"],
   ["eval: { steps: 5 }", 16, "warning", "eval.steps does nothing without eval.dataset"],
@@ -272,13 +312,16 @@ const allowed: Record<string, string> = {
   exportOverSource: "ckpt: { output_dir: model2 }",
   promptWeights: "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 0.5] }",
   promptFileTwice: "data: { prompt_dataset: [a.jsonl, b.csv] }",
+  bestMetric: "ckpt: { best_metric_key: sampled }",
   cacheSize: "engine: { cache_tokens: 2048, page_size: 8 }",
   replyLength: "rollout: { max_new_tokens: 2047 }\neval: { max_new_tokens: 2047 }",
   temperature: "rollout: { temperature: 0.01 }",
   topP: "rollout: { top_p: 1.0 }\neval: { dataset: b.jsonl, top_p: 0.9, temperature: 0.7, n_samples_per_prompt: 4 }",
-  groupSize: "rollout: { n_samples_per_prompt: 2 }",
+  groupSize: "rollout: { n_samples_per_prompt: 1 }\nalgo: { advantage: { estimator: flash_reinforce } }",
   inFlight: "rollout: { max_in_flight: 256 }",
   minGroup: "rollout: { min_group: 2 }",
+  evalEngines: "engine: { count: 2 }\neval: { engines: 1 }",
+  deterministic: `run: { deterministic: true }\nalgo: { dynamic_filtering: drop }\n${train}, max_staleness: 0 }`,
   updates: `${train}, updates_per_batch: 1024 }`,
   idleRanks:
     "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { cp_size: 2 }\n" +
@@ -286,13 +329,14 @@ const allowed: Record<string, string> = {
   meshSize: "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { ep_size: 8, cp_size: 4 }",
   rowFits: `${train}, max_tokens_per_device: 2048 }`,
   clipRange: "reward: { clip_range: [0, 0.1] }",
-  correctionMode: "algo: { advantage: { is_correction_level: token, is_correction_mode: clip } }",
+  correctionGating: "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",
   correctionOff: `${train}, max_staleness: 0 }\n${off}`,
   correctionOffInBf16: "fsdp: { param_dtype: bf16 }\nengine: { dtype: bf16 }",
-  correctionThreshold: "algo: { advantage: { is_correction_threshold: [0.99, 1.01] } }",
+  correctionThreshold: "algo: { advantage: { is_correction_gating: tv, is_correction_threshold: [0.5, 0.05] } }",
   oneAgent: "train: { agent_command: [agent] }",
   graderOfCommand: "train: { agent_command: [agent], grader_command: [grade] }",
-  klEstimator: "algo: { kl: { estimator: k1 } }",
+  klEstimator: "algo: { kl: { init_coef: 0.1, use_loss: false, estimator: k1 } }",
+  passK: "algo: { advantage: { estimator: pass_k, pass_k: 7 } }",
   referenceUnused: "ref: { model_name_or_path: other }\nalgo: { kl: { init_coef: 0.1 } }",
   evaluationWithoutData: "eval: { dataset: b.jsonl, steps: 5 }",
 };

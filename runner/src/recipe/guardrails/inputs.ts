@@ -1,4 +1,5 @@
-import type { Breach, Guardrail } from "./finding.ts";
+import { count } from "../arithmetic.ts";
+import { type Breach, type Guardrail, mendedBy } from "./finding.ts";
 
 /** What a verb cannot start without. */
 export const required: Guardrail = {
@@ -45,10 +46,10 @@ export const promptWeights: Guardrail = {
   keys: ["data.prompt_probs", "data.prompt_dataset"],
   check({ data }) {
     const { prompt_dataset: paths, prompt_probs: weights } = data;
-    const count = paths === null ? 0 : [paths].flat().length;
-    if (weights === null || count === 0 || weights.length === count) return null;
-    const files = count === 1 ? "1 file" : `${count} files`;
-    return `data.prompt_probs has ${weights.length} weights, data.prompt_dataset ${files}: give each its own`;
+    const files = [paths ?? []].flat().length;
+    if (weights === null || files === 0 || weights.length === files) return null;
+    const counts = `${weights.length} weights, data.prompt_dataset ${count(files, "file")}`;
+    return `data.prompt_probs has ${counts}: give each its own`;
   },
 };
 
@@ -75,12 +76,21 @@ export const exportOverSource: Guardrail = {
   },
 };
 
+export const bestMetric: Guardrail = {
+  holds: "The metric that names the best checkpoint is one that evals measure.",
+  keys: ["ckpt.best_metric_key", "eval.sampled"],
+  check({ ckpt, eval: { sampled } }) {
+    if (ckpt.best_metric_key !== "sampled" || sampled) return null;
+    return mendedBy("eval.sampled", true, "ckpt.best_metric_key sampled is measured with eval.sampled only");
+  },
+};
+
 export const evaluationWithoutData: Guardrail = {
   holds: "A cadence of evaluation has held-out rows.",
   severity: "warning",
   keys: ["eval.steps", "eval.dataset"],
   check({ eval: evaluation }) {
     if (evaluation.dataset !== null || evaluation.steps === -1) return null;
-    return { message: "eval.steps does nothing without eval.dataset", settings: [{ key: "eval.steps", value: -1 }] };
+    return mendedBy("eval.steps", -1, "eval.steps does nothing without eval.dataset");
   },
 };

@@ -1,4 +1,4 @@
-import type { Guardrail } from "./finding.ts";
+import { type Guardrail, mendedBy } from "./finding.ts";
 
 /** The trainer's probabilities are over the full vocabulary; those of a truncated one are others (case B2). */
 export const topP: Guardrail = {
@@ -8,7 +8,7 @@ export const topP: Guardrail = {
     if (rollout.top_p === 1) return null;
     const why = "training needs log-probabilities over the full vocabulary, and top_p cuts it";
     const message = `rollout.top_p must be 1, not ${rollout.top_p}: ${why} (eval.top_p is free)`;
-    return { message, settings: [{ key: "rollout.top_p", value: 1 }] };
+    return mendedBy("rollout.top_p", 1, message);
   },
 };
 
@@ -19,7 +19,7 @@ export const temperature: Guardrail = {
     if (rollout.temperature > 0) return null;
     const why = "greedy sampling gives a group of equal rollouts, without log-probabilities to train on";
     const message = `rollout.temperature must be above 0: ${why}; try 1`;
-    return { message, settings: [{ key: "rollout.temperature", value: 1 }] };
+    return mendedBy("rollout.temperature", 1, message);
   },
 };
 
@@ -48,9 +48,7 @@ export const cacheSize: Guardrail = {
     const needed = Math.ceil(data.max_len / page) * page;
     if (tokens === null || tokens >= needed) return null;
     const sum = `${data.max_len} tokens (data.max_len) in pages of ${page}`;
-    return {
-      message: `engine.cache_tokens (${tokens}) must be at least ${needed}: one sequence takes ${sum}`,
-      settings: [{ key: "engine.cache_tokens", value: needed }],
-    };
+    const message = `engine.cache_tokens (${tokens}) must be at least ${needed}: one sequence takes ${sum}`;
+    return mendedBy("engine.cache_tokens", needed, message);
   },
 };

@@ -39,13 +39,14 @@ describe("words as a shell makes them", () => {
         ["echo", "8"],
       ],
     ],
+    [`A=1; echo "\${X:-"b c"}" \${Y:-$A/d}`, [["echo", "b c", "1/d"]]],
     [`A=(1 '2 3'\n 4 # five\n)\necho "\${A[@]}"`, [["echo", "1", "2 3", "4"]]],
     [`A=(1)\nA+=(2)\necho \${A[@]}`, [["echo", "1", "2"]]],
     ["A=(1 2)\necho $A", [["echo", "1"]]],
     ["X=a\nX+=b\necho $X", [["echo", "ab"]]],
     ["echo a > out 2>&1 < in b", [["echo", "a", "b"]]],
     ["cat <<'E' > f\nX=1 --no\n  E\nE\necho b", [["cat"], ["echo", "b"]]],
-    ["if true; then X=3; fi\necho $X", [["true"], ["fi"], ["echo", "3"]]],
+    ["if true; then X=3; fi\necho $X", [["true"], ["echo", "3"]]],
     [
       "set -ex\r\necho a\r\n",
       [
@@ -122,6 +123,12 @@ ray job submit --address="http://127.0.0.1:8265" -- python3 -m molt.cli.train_rl
    --rollout.max_new_tokns 5 "\${LOGGING[@]}" > log.txt 2>&1
 `;
 
+test("CISPO's ceiling of the ratio becomes what it is above 1", () => {
+  const clip = "--actor.loss_mode cispo --actor.eps_clip_low_high 0.2 1.28";
+  const { yaml } = importScript(`python3 -m molt.cli.train_rl_ray ${clip}\n`, "train.sh");
+  expect(parse(yaml).actor).toMatchObject({ loss_mode: "cispo", eps_clip_low_high: [0.2, 0.28] });
+});
+
 describe("a script of the original", () => {
   const { verb, yaml, left } = importScript(script, "train.sh");
 
@@ -135,6 +142,7 @@ describe("a script of the original", () => {
         eps_clip_low_high: [0.2, 0.27],
         devices_per_node: 4,
         optimizer: "adamw",
+        loss_mode: "gspo",
       },
       fsdp: { param_dtype: "bf16" },
       data: { prompt_dataset: ["a b.jsonl", "c.jsonl"], prompt_probs: [0.3, 0.7], input_key: "prompt", epochs: 3 },
@@ -142,13 +150,15 @@ describe("a script of the original", () => {
       train: { max_staleness: 2, updates_per_batch: 4, max_tokens_per_device: 8192 },
       algo: {
         advantage: { estimator: "grpo", is_correction_level: "token" },
-        dynamic_filtering: "drop",
+        kl: { estimator: "k1", use_loss: false },
+        dynamic_filtering: "refill",
       },
       reward: { clip_range: [-5, 5] },
       engine: { count: 4 },
       vllm: { tensor_parallel_size: 2 },
       eval: { steps: 5, at_start: true },
       ckpt: { save_steps: -1, output_dir: "$" + "{env:HOME}/out" },
+      logger: { logging_steps: 1 },
     });
     expect(yaml).toMatch(/^# molt-runner recipe, imported from train.sh\n/);
     expect(yaml).toContain("    lr: 0.00001  # line 12\n");
@@ -166,11 +176,9 @@ describe("a script of the original", () => {
       "20 --vllm.enforce_eager : vLLM's own options go into vllm.extra_args, as its command line writes them",
       "22 --train.agent_path agents/math.py: an agent is TypeScript here: write one and name it with train.agent_path",
       "23 --fsdp.tp_size 2: not in this version",
-      "23 --actor.loss_mode gspo: actor.loss_mode must be ppo, not 'gspo': did you mean 'ppo'?",
       "24 --eval.dataset : import executes nothing, and so does not know $(ls eval*.jsonl)",
       "25 --rollout.max_new_tokns 5: no key corresponds to it",
-      "25 --logger.wandb.key …: events.ndjson of the run's directory holds every metric",
-      "25 --logger.logging_steps 1: events.ndjson of the run's directory holds every metric",
+      "25 --logger.wandb.key …: W&B's package reads WANDB_API_KEY; logger.wandb.project turns it on",
     ]);
   });
 

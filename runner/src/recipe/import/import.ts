@@ -1,4 +1,4 @@
-import { usageError } from "../../errors.ts";
+import { fileError } from "../../errors.ts";
 import type { Verb } from "../guardrails/index.ts";
 import { nestedYaml } from "../resolved-yaml.ts";
 import { recipeKeys } from "../schema.ts";
@@ -18,12 +18,6 @@ export interface Left {
   why: string;
 }
 
-export interface ImportedRecipe {
-  verb: Verb;
-  yaml: string;
-  left: Left[];
-}
-
 /** A flag as the original would read it. */
 interface Flag {
   flag: string;
@@ -32,7 +26,7 @@ interface Flag {
 }
 
 /** The recipe of a shell script that calls the Python original with its dotted flags; `file` is for people. */
-export function importScript(script: string, file: string): ImportedRecipe {
+export function importScript(script: string, file: string) {
   const calls = commands(script).flatMap((words) => {
     const at = words.findIndex(({ text }) => /(^|[./])train_(sft|rl)\w*(\.py)?$/.test(text));
     return at < 0 ? [] : [{ call: words[at]!, flags: readFlags(words.slice(at + 1)) }];
@@ -40,9 +34,9 @@ export function importScript(script: string, file: string): ImportedRecipe {
   const [first, ...others] = calls;
   if (first === undefined) {
     const fix = "import reads scripts with a line like: python3 -m molt.cli.train_rl_ray --rollout.batch_size …";
-    throw usageError("this script never calls the Python original", { position: { file }, fix });
+    throw fileError(file, "this script never calls the Python original", fix);
   }
-  const verb = first.call.text.includes("train_sft") ? "sft" : "run";
+  const verb: Verb = first.call.text.includes("train_sft") ? "sft" : "run";
   const importer = new Importer();
   const given = verb === "sft" ? first.flags.map((it) => ({ ...it, flag: asInRl(it.flag) })) : first.flags;
   for (const [flag, text] of Object.entries(defaults[verb])) {
@@ -51,6 +45,7 @@ export function importScript(script: string, file: string): ImportedRecipe {
   }
   for (const flag of given) importer.take(flag);
   if (verb === "run") importer.divideBatch();
+  importer.lowerCeiling();
   const more = others.map(({ call: { line, text } }) => {
     return { line, flag: text, value: "", why: "a recipe is one run: import a script of its own" };
   });
@@ -117,6 +112,15 @@ class Importer {
     const sum = Number.isNaN(updates) ? "the rollouts of a batch" : `${rows} rollouts`;
     const why = `${sum} do not divide into steps of ${step.value} rows: set train.updates_per_batch`;
     this.left.push({ line: null, flag: "--train.batch_size", value: String(step.value), why });
+  }
+
+  /** CISPO's upper clip is the ceiling itself there, and here what it is above 1. */
+  lowerCeiling(): void {
+    const key = "actor.eps_clip_low_high";
+    const clip = this.values.get(key);
+    if (this.values.get("actor.loss_mode")?.value !== "cispo" || !Array.isArray(clip?.value)) return;
+    const [low, ceiling] = clip.value as [number, number];
+    this.values.set(key, { ...clip, value: [low, Number((ceiling - 1).toPrecision(12))] });
   }
 
   yaml(): string {

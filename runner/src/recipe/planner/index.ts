@@ -1,7 +1,7 @@
 import { basename, join } from "node:path";
 import { arithmetic } from "../arithmetic.ts";
 import { findExporter } from "../exporter.ts";
-import type { Finding, Verb } from "../guardrails/index.ts";
+import type { Verb } from "../guardrails/index.ts";
 import { readRecipe } from "../load.ts";
 import type { Recipe } from "../schema.ts";
 import { findingsOf } from "./findings.ts";
@@ -38,13 +38,9 @@ export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { 
     time: stepTime(recipe, model, layout, engine),
     /** What runs, in words. */
     placement: placement(recipe, layout),
+    /** What is wrong, in the shape of what guardrails find. */
     findings: findingsOf(recipe, model, verb),
   };
-}
-
-/** What is wrong with a plan, in the shape of what guardrails find. */
-export function planFindings({ findings }: Plan): Finding[] {
-  return findings;
 }
 
 /** The policy of the recipe in `file`: of a folder that another will export, the model which that one starts from. */

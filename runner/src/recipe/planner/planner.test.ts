@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { Resolution } from "../resolve.ts";
 import type { Recipe } from "../schema.ts";
-import { type ModelShape, planFindings, planRecipe, planTable, readModelShape } from "./index.ts";
+import { type ModelShape, planRecipe, planTable, readModelShape } from "./index.ts";
 import { smallestChange, trainerChanges, withSetting } from "./smallest-change.ts";
 
 const fixture = (name: string) => JSON.parse(readFileSync(new URL(`fixtures/${name}`, import.meta.url), "utf8"));
@@ -205,7 +205,7 @@ describe("published steps", () => {
   });
 
   it.each(points)("$name: its trainer and its engines fit, as they did", (point) => {
-    expect(planFindings(planned(point))).toEqual([]);
+    expect(planned(point).findings).toEqual([]);
   });
 
   it("a layout for 32K by context parallel costs about 30% of training on 16K work", () => {
@@ -218,7 +218,7 @@ describe("published steps", () => {
     const flags = { ...onGpus, "actor.devices_per_node": 4, "engine.count": 4, "data.max_len": 16384 };
     const made = plan(flags, known("Qwen3-4B"));
     expect(made.placement).toBe("4 ranks, 4 engines of 1 device, on 1 node");
-    expect(planFindings(made)).toEqual([]);
+    expect(made.findings).toEqual([]);
   });
 
   it("a 700B mixture at ep_size 256 fits as in the original's recipe: 16K by cp_size 16, AdamW on the host", () => {
@@ -226,7 +226,7 @@ describe("published steps", () => {
     const engine = { "vllm.tensor_parallel_size": 32, "vllm.gpu_memory_utilization": 0.85 };
     const rows = { "data.max_len": 16384, "train.max_tokens_per_device": 1024, "launcher.kind": "slurm" };
     const made = plan({ ...onGpus, ...trainer, ...engine, ...rows }, known("DeepSeek-V3"));
-    expect(planFindings(made)).toEqual([]);
+    expect(made.findings).toEqual([]);
     // Two float32 moments of 671 billion parameters on 256 ranks.
     expect(made.trainer!.offloaded).toBeCloseTo((8 * 671_026_404_352) / 256, 0);
   });
@@ -320,18 +320,18 @@ describe("placement", () => {
 describe("findings", () => {
   it("name the nearest size that divides experts and heads", () => {
     const flags = { ...onGpus, "actor.num_nodes": 32, "fsdp.ep_size": 256, "vllm.tensor_parallel_size": 48 };
-    const found = planFindings(plan({ ...flags, "launcher.kind": "slurm" }, known("Qwen3-235B-A22B")));
+    const found = plan({ ...flags, "launcher.kind": "slurm" }, known("Qwen3-235B-A22B")).findings;
     expect(found.map(({ severity, keys, settings }) => [severity, keys[0], settings])).toEqual([
       ["error", "fsdp.ep_size", [{ key: "fsdp.ep_size", value: 128 }]],
       ["error", "vllm.tensor_parallel_size", [{ key: "vllm.tensor_parallel_size", value: 32 }]],
     ]);
-    const [dense] = planFindings(plan({ ...onGpus, "fsdp.ep_size": 8 }, known("Qwen3-4B")));
+    const [dense] = plan({ ...onGpus, "fsdp.ep_size": 8 }, known("Qwen3-4B")).findings;
     expect(dense!.message).toBe("fsdp.ep_size (8) must divide the model's 0 experts: try 1");
   });
 
   it("say by how much it is too much, and the smallest change", () => {
     const flags = { ...onGpus, "run.device": "L40S", "engine.count": 4, "vllm.tensor_parallel_size": 4 };
-    const [found, ...others] = planFindings(plan({ ...flags, "fsdp.ep_size": 8 }, known("Qwen3-30B-A3B")));
+    const [found, ...others] = plan({ ...flags, "fsdp.ep_size": 8 }, known("Qwen3-30B-A3B")).findings;
     expect(others).toEqual([]);
     expect(found).toMatchObject({ severity: "error", rule: "memory" });
     expect(found!.message).toMatch(
@@ -344,17 +344,17 @@ describe("findings", () => {
 
   it("of an engine that holds no row ask for more devices, on vLLM, or for fewer sequences", () => {
     const large = plan({ ...onGpus, "actor.num_nodes": 8, "fsdp.ep_size": 64 }, known("Qwen3-235B-A22B"));
-    const vllm = planFindings(large).find(({ message }) => message.startsWith("an engine needs 47"));
+    const vllm = large.findings.find(({ message }) => message.startsWith("an engine needs 47"));
     // 470 GB of weights: eight of 77 GB hold them and a cache.
     expect(vllm!.settings).toEqual([{ key: "vllm.tensor_parallel_size", value: 8 }]);
     const cpu = { "engine.cache_tokens": 2 ** 40, "data.max_len": 1024 };
-    const [embedded] = planFindings(plan(cpu, known("SmolLM2-135M")));
+    const [embedded] = plan(cpu, known("SmolLM2-135M")).findings;
     expect(embedded).toMatchObject({ severity: "warning", settings: [{ key: "engine.cache_tokens" }] });
   });
 
   it("count the host's memory", () => {
     const flags = { ...onGpus, "fsdp.offload": "full", "vllm.tensor_parallel_size": 32, "fsdp.ep_size": 8 };
-    const [found] = planFindings(plan(flags, known("DeepSeek-V3")));
+    const [found] = plan(flags, known("DeepSeek-V3")).findings;
     expect(found!.message).toMatch(/of the host of each H100: the smallest change that fits is .*actor\.num_nodes 8/);
   });
 
@@ -387,7 +387,7 @@ describe("findings", () => {
       ).toBe(true);
       const fits = (changed: Recipe) => {
         const again = planRecipe(changed, model, { rows: null, verb: "sft" });
-        return planFindings(again).every(({ rule }) => rule !== "memory");
+        return again.findings.every(({ rule }) => rule !== "memory");
       };
       if (fits(recipe)) return;
       const isRightTrainer = (changed: Recipe) => {
@@ -401,7 +401,7 @@ describe("findings", () => {
         const holdsRow = ({ train, fsdp, data }: Recipe) => train.max_tokens_per_device * fsdp.cp_size >= data.max_len;
         const fewer = change.map((left) => change.filter((one) => one !== left).reduce(withSetting, recipe));
         expect(fewer.filter((changed) => holdsRow(changed) && isRightTrainer(changed))).toEqual([]);
-      } else expect(planFindings(made).at(-1)!.message).toContain("no layout of this model fits it");
+      } else expect(made.findings.at(-1)!.message).toContain("no layout of this model fits it");
     };
     fc.assert(fc.property(sizes, names, check), { numRuns: 10 });
   });

@@ -1,6 +1,6 @@
 import { basename, join } from "node:path";
 import { type Config, positive, unsupported } from "../../data/config-json.ts";
-import { messageOf, usageError } from "../../errors.ts";
+import { fileError, messageOf } from "../../errors.ts";
 import { knownModels } from "./known-models.ts";
 
 /** What the planner needs of a decoder. Its parameters are counts of values, biases and norms included. */
@@ -18,17 +18,15 @@ export function readModelShape(folder: string, readFile: ReadFile): ModelShape {
   const name = basename(folder).toLowerCase();
   const known = Object.keys(knownModels).find((model) => name.startsWith(model.toLowerCase()));
   if (known !== undefined) return shapeOf(knownModels[known]!, `recipes/models/${known}.json`);
-  throw usageError("there is no config.json, and the folder's name is no known model's", {
-    position: { file: folder },
-    fix: `name a folder with a config.json, or one called after ${Object.keys(knownModels).join(", ")}`,
-  });
+  const fix = `name a folder with a config.json, or one called after ${Object.keys(knownModels).join(", ")}`;
+  throw fileError(folder, "there is no config.json, and the folder's name is no known model's", fix);
 }
 
 function parse(text: string, file: string): Config {
   try {
     return Object(JSON.parse(text));
   } catch (error) {
-    throw usageError(`this file is not JSON: ${messageOf(error)}`, { position: { file } });
+    throw fileError(file, `this file is not JSON: ${messageOf(error)}`);
   }
 }
 

@@ -1,9 +1,7 @@
 import { count } from "../arithmetic.ts";
 import type { Plan } from "./index.ts";
-import { inBytes } from "./units.ts";
+import { compact, inBytes } from "./units.ts";
 
-/** "30.5B", "87K". */
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const nameWidth = 18;
 /** Breaks lines between words, so that all stay within 100 columns. */
 const lines = /\S.{0,79}(?= |$)/g;

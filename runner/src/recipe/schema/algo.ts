@@ -1,33 +1,63 @@
 import { z } from "zod";
-import { key, positiveNumber, section } from "./key.ts";
+import { advantageEstimators } from "../../algorithms/advantages/registry.ts";
+import { fraction, key, nameOrFile, optionalKey, positiveInteger, positiveNumber, section } from "./key.ts";
+
+const levels = z.enum(["token", "seq", "geo", "off"]);
+const modes = z.enum(["mask", "clip", "trunc"]);
+const bounds = z.tuple([positiveNumber, positiveNumber]);
+const gates = z.enum(["ratio", "binary_kl", "tv"]);
 
 const advantage = section("Advantages and the correction for stale or mismatched sampling.", {
-  estimator: key(z.enum(["reinforce_baseline", "grpo", "rloo"]), "reinforce_baseline", {
-    description: "How rewards of a group become advantages.",
+  estimator: key(nameOrFile(Object.keys(advantageEstimators)), "reinforce_baseline", "How rewards become advantages.", {
+    file: true,
     metrics: ["advantage_mean", "policy_loss"],
   }),
-  is_correction_level: key(z.enum(["token", "seq", "geo", "off"]), "token", {
-    description: "Level at which trainer and sampler probabilities are compared for the importance correction.",
+  no_whiten: key(z.boolean(), false, "Estimators that divide by the deviation over the batch do not.", {
+    metrics: ["advantage_mean", "grad_norm"],
+  }),
+  gamma: key(fraction, 1, "Discount from one turn to the next, of reinforce and turn_credit.", {
+    metrics: ["advantage_mean"],
+  }),
+  pass_k: key(positiveInteger, 4, "Attempts of which pass_k wants one to succeed.", {
+    unit: "rollouts",
+    metrics: ["advantage_mean", "entropy"],
+  }),
+  length_alpha: key(fraction, 0, "Advantages are weighted by the rollout's trained tokens to minus this power.", {
+    metrics: ["advantage_mean", "response_length"],
+  }),
+  clip: optionalKey(positiveNumber, "Largest advantage in absolute value, after everything else; null is off.", {
+    metrics: ["advantage_mean", "grad_norm"],
+  }),
+  is_correction_level: key(levels, "token", "Level at which trainer's and sampler's probabilities are compared.", {
     metrics: ["correction_ratio"],
   }),
-  is_correction_mode: key(z.enum(["mask", "clip", "trunc"]), "mask", {
-    description:
-      "What happens to a ratio outside the threshold: weight 0, clipped to both bounds, or capped from above.",
+  is_correction_mode: key(modes, "mask", "A ratio outside the threshold is dropped, clipped, or capped from above.", {
     metrics: ["correction_ratio"],
   }),
-  is_correction_threshold: key(z.tuple([positiveNumber, positiveNumber]), [0.5, 5], {
-    description: "Lowest and highest ratio that the correction accepts.",
+  is_correction_gating: key(gates, "ratio", "What the threshold bounds: the ratio, or a divergence.", {
+    metrics: ["correction_ratio"],
+  }),
+  is_correction_threshold: key(bounds, [0.5, 5], "Lowest and highest ratio; of a divergence the highest alone.", {
     metrics: ["correction_ratio"],
   }),
 });
 
 const kl = section("The KL term against the reference policy.", {
-  init_coef: key(z.number().min(0), 0, {
-    description: "Weight of the KL term in the loss; 0 loads no reference.",
+  init_coef: key(z.number().min(0), 0, "Weight of the KL term, at first; 0 loads no reference.", {
     metrics: ["kl", "policy_kl"],
   }),
-  estimator: key(z.enum(["k1", "k2", "k3"]), "k3", {
-    description: "Estimator of the KL divergence from samples.",
+  use_loss: key(z.boolean(), true, "The KL term is part of the loss; else each turn's is taken off its reward.", {
+    metrics: ["kl"],
+  }),
+  target: optionalKey(positiveNumber, "KL that the coefficient is steered to after each step; null keeps it.", {
+    unit: "nats a token",
+    metrics: ["kl", "kl_coef"],
+  }),
+  horizon: key(positiveNumber, 10_000, "Rollouts in which the coefficient may change by a fifth.", {
+    unit: "rollouts",
+    metrics: ["kl_coef"],
+  }),
+  estimator: key(z.enum(["k1", "k2", "k3"]), "k3", "Estimator of the KL divergence from samples.", {
     metrics: ["kl"],
   }),
 });
@@ -35,8 +65,10 @@ const kl = section("The KL term against the reference policy.", {
 export const algo = section("Advantages, the KL term and filters.", {
   advantage,
   kl,
-  dynamic_filtering: key(z.enum(["off", "drop"]), "off", {
-    description: "drop leaves groups whose rewards are all equal out of the loss.",
-    metrics: ["tokens_trained"],
+  dynamic_filtering: key(z.enum(["off", "drop", "refill"]), "off", "What becomes of groups of equal rewards.", {
+    metrics: ["tokens_trained", "groups_without_signal"],
+  }),
+  refill_budget: key(positiveNumber, 2, "Groups that refill may replace in a step, in parts of a batch.", {
+    metrics: ["groups_refilled"],
   }),
 });

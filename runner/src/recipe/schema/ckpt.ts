@@ -1,14 +1,12 @@
 import { z } from "zod";
-import { key, path, positiveInteger, section } from "./key.ts";
+import { cadence, key, optionalKey, path, positiveInteger, positiveNumber, section } from "./key.ts";
+
+const metric = z.enum(["accuracy", "sampled"]);
 
 export const ckpt = section("Checkpoints and the exported model.", {
-  save_steps: key(z.union([z.literal(-1), positiveInteger]), 10, {
-    description: "Steps between checkpoints; -1 writes one only at the end.",
-    unit: "steps",
-  }),
-  max_num: key(positiveInteger, 3, { description: "Checkpoints kept; older ones are removed.", unit: "checkpoints" }),
-  output_dir: key(path.nullable(), null, {
-    description: "Folder that the exported model is also copied to; null keeps it in the run directory only.",
-    path: "recipe",
-  }),
+  save_steps: key(cadence, 10, "Steps between checkpoints; -1 writes one at the end.", { unit: "steps" }),
+  max_num: key(positiveInteger, 3, "Checkpoints kept; older ones are removed.", { unit: "checkpoints" }),
+  max_mem: optionalKey(positiveNumber, "Disk for all but the newest checkpoint; null sets no bound.", { unit: "GB" }),
+  best_metric_key: key(metric.nullable(), "accuracy", "Metric of evals whose best checkpoint stays; null keeps none."),
+  output_dir: optionalKey(path, "Folder that the exported model is also copied to.", { path: "recipe" }),
 });

@@ -1,8 +1,7 @@
 import { path, plannedKey, section } from "./key.ts";
 
 export const critic = section("The value model of estimators that need one.", {
-  model_name_or_path: plannedKey(path.nullable(), null, {
-    description: "Hugging Face folder that the critic starts from; null plans none.",
+  model_name_or_path: plannedKey(path.nullable(), null, "Hugging Face folder of the critic; null plans none.", {
     path: "recipe",
   }),
 });

@@ -18,7 +18,7 @@ interface JsonType {
 /** What a value must be, in words, and the values to choose from where they can be counted. */
 export function describeType(schema: z.ZodType, meta: KeyMeta): { type: string; values: string[] } {
   const json = z.toJSONSchema(schema, { io: "input" }) as JsonType;
-  return { type: inWords(json, meta.path !== undefined), values: choices(json) };
+  return { type: inWords(json, meta.path !== undefined || meta.file === true), values: choices(json) };
 }
 
 function inWords(json: JsonType, isPath: boolean): string {

@@ -1,0 +1,77 @@
+import { copyFileSync, rmSync } from "node:fs";
+import { isDeepStrictEqual } from "node:util";
+import { usageError } from "../errors.ts";
+import { syncPath } from "../files.ts";
+import { type Checkpoint, findCheckpoint, hashOf, listCheckpoints, saveCheckpoint } from "../loop/checkpoint.ts";
+import { conduct } from "../loop/conduct.ts";
+import { checkFits } from "../loop/fits.ts";
+import { RunDirectory } from "../loop/run-directory.ts";
+import { trainRun } from "../loop/train-run.ts";
+import { checkRecipe } from "../recipe/check.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
+import { loadRecipe } from "../recipe/load.ts";
+import { recipeKeys, valueAt } from "../recipe/schema.ts";
+import { findRun } from "../telemetry/find-run.ts";
+import { shardPath } from "../trainer/shard-file.ts";
+import type { VerbOptions } from "./options.ts";
+import { createRun, nextCommands } from "./run.ts";
+import { requireAddon } from "./setup.ts";
+
+/** Goes on from a step of a run, which may be at work, as a new run with the flags' keys changed. */
+export async function forkCommand(
+  name: string,
+  { json, flags, step }: VerbOptions & { step?: number },
+): Promise<number> {
+  const parent = RunDirectory.at(findRun(name));
+  const before = loadRecipe(parent.recipe, { verb: "run" });
+  const checked = await checkRecipe(parent.recipe, { flags, verb: "run", mode: "launch" });
+  const { recipe, arithmetic } = checked;
+  await requireAddon();
+  const source = await checkpointOf(parent, step);
+  await checkFits(recipe, source);
+  const { step: from } = source.state;
+  if (arithmetic.steps !== null && from >= arithmetic.steps) {
+    throw usageError(`step ${from} is the end of a run of ${arithmetic.steps} steps`, {
+      fix: `--run.steps ${2 * from}, or --step names an earlier checkpoint`,
+    });
+  }
+  const { directory, log, begin } = createRun(parent.recipe, "run", checked);
+  // Before there is an event: until it has this, it is no run that could be resumed.
+  const checkpoint = await copyCheckpoint(source, directory.checkpoints, hashOf(recipe)).catch((error) => {
+    rmSync(directory.path, { recursive: true });
+    throw error;
+  });
+  const next = nextCommands(directory, displayPath(directory.recipe));
+  const changed = [...recipeKeys.keys()].filter(
+    (key) => !isDeepStrictEqual(valueAt(before.recipe, key), valueAt(recipe, key)),
+  );
+  return conduct({ recipe, directory, log, json, next }, async (interrupted) => {
+    begin();
+    log.emit({ type: "forked", from: parent.runId, step: from, changed });
+    log.emit({ type: "resumed", fromStep: from, totalSteps: arithmetic.steps });
+    return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint });
+  });
+}
+
+async function checkpointOf({ checkpoints, runId }: RunDirectory, step?: number): Promise<Checkpoint> {
+  const found = await findCheckpoint(checkpoints, (message) => console.error(message), step);
+  if (found) return found;
+  const steps = listCheckpoints(checkpoints).map((one) => one.step);
+  const which = step === undefined ? "" : ` of step ${step}`;
+  throw usageError(`run ${runId} has no complete checkpoint${which}`, {
+    fix: steps.length > 0 ? `it has some of steps ${steps.join(", ")}` : "let it reach ckpt.save_steps",
+  });
+}
+
+/** Without its finished groups, which other keys may have made: their prompts run again. */
+async function copyCheckpoint({ directory, state }: Checkpoint, root: string, recipeHash: string): Promise<Checkpoint> {
+  const copied = { ...state, untrained: [], recipeHash };
+  const copy = async (aside: string) => {
+    for (let rank = 0; rank < state.worldSize; rank++) {
+      const shard = shardPath(aside, rank);
+      copyFileSync(shardPath(directory, rank), shard);
+      syncPath(shard);
+    }
+  };
+  return { directory: await saveCheckpoint(root, copied, copy), state: copied };
+}

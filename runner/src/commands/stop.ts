@@ -1,0 +1,39 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { deadlineMs } from "../deadline.ts";
+import { ExitCode, RunnerError } from "../errors.ts";
+import { RunDirectory } from "../loop/run-directory.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
+import { findRun, ownerOf } from "../telemetry/find-run.ts";
+import { foldRun } from "../telemetry/fold.ts";
+import { readEvents } from "../telemetry/log.ts";
+
+export interface StopOptions {
+  /** Abandons the step at hand: the newest checkpoint stays. */
+  now: boolean;
+  /** Seconds. */
+  timeout: number;
+  json: boolean;
+}
+
+/** Ends a run from outside, as Ctrl-C does: once, or twice for `now`; waits until its process is gone. */
+export async function stopCommand(name: string, { now, timeout, json }: StopOptions): Promise<number> {
+  const path = findRun(name);
+  const { runId, events } = RunDirectory.at(path);
+  const owner = ownerOf(path);
+  if (owner !== null) {
+    // Two of one kind may arrive as one.
+    for (const signal of now ? (["SIGTERM", "SIGINT"] as const) : (["SIGTERM"] as const)) process.kill(owner, signal);
+    for (const end = Date.now() + deadlineMs(timeout); ownerOf(path) === owner; await sleep(100)) {
+      if (Date.now() < end) continue;
+      const fix = now ? `end process ${owner} by force: kill -9 ${owner}` : `molt-runner stop ${runId} --now`;
+      throw new RunnerError(`run ${runId} is still at work in process ${owner} after ${timeout} s`, { fix });
+    }
+  }
+  const { state, step } = foldRun(readEvents(events));
+  const how = state === "running" ? "died without a word" : state;
+  if (json) console.log(JSON.stringify({ run: runId, stopped: owner !== null, state, step }));
+  else if (owner === null) console.log(`nothing to do: nobody is at work on run ${runId} (${how}, step ${step})`);
+  else console.log(`run ${runId} ended at step ${step}: ${how}`);
+  if (!json && state !== "completed") console.log(`go on with: npx molt-runner resume ${displayPath(path)}`);
+  return owner === null ? ExitCode.nothing : ExitCode.done;
+}

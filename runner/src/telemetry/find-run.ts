@@ -1,0 +1,34 @@
+import { existsSync, readdirSync, statSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { usageError } from "../errors.ts";
+import { shorten } from "../lists.ts";
+
+export { ownerOf } from "../loop/run-directory.ts";
+
+/** Runs below `root`, the one written to last first; `writtenAt` in milliseconds since the epoch. */
+export function listRuns(root: string): { id: string; path: string; writtenAt: number }[] {
+  const runs = (existsSync(root) ? readdirSync(root) : []).map((id) => {
+    const path = resolve(root, id);
+    const log = statSync(join(path, "events.ndjson"), { throwIfNoEntry: false });
+    return { id, path, writtenAt: log?.mtimeMs ?? 0 };
+  });
+  return runs.filter((run) => run.writtenAt > 0).sort((one, other) => other.writtenAt - one.writtenAt);
+}
+
+/**
+ * The directory of the run that a user means: by a path, or below `root` by its id, the beginning of one id, or
+ * `latest`, the run written to last. A name leads nowhere else: what holds a separator is a path.
+ */
+export function findRun(nameOrPath: string, root = "runs"): string {
+  if (existsSync(join(nameOrPath, "events.ndjson"))) return resolve(nameOrPath);
+  const fix = "name a run as molt-runner runs lists it, or a folder that holds events.ndjson and recipe.yaml";
+  if (/[\\/]|^\.*$/.test(nameOrPath)) throw usageError(`${nameOrPath} is not a run directory`, { fix });
+  const runs = listRuns(root);
+  const begun = runs.filter(({ id }) => id.startsWith(nameOrPath));
+  const found = nameOrPath === "latest" ? runs[0] : begun.find(({ id }) => id === nameOrPath);
+  if (found) return found.path;
+  if (begun.length === 1) return begun[0]!.path;
+  const what = begun.length > 1 ? `several runs begin with '${nameOrPath}'` : `no run '${nameOrPath}' in ${root}`;
+  const ids = (begun.length > 1 ? begun : runs).map(({ id }) => id);
+  throw usageError(ids.length > 0 ? `${what}: there are ${shorten(ids, 5)}` : what, { fix });
+}

@@ -1,0 +1,62 @@
+import { on } from "node:events";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { WebSocket } from "ws";
+import type { TimedEvent } from "../events.ts";
+import { ownerOf } from "../find-run.ts";
+import { foldRun } from "../fold.ts";
+import { readEvents } from "../log.ts";
+import { type LiveAddress, type LiveMessage, liveProtocol } from "./server.ts";
+
+export type RunUpdate = Exclude<LiveMessage, { type: "hello" }>;
+
+const pollMs = 250;
+
+/**
+ * A run from now on: a snapshot, then its events, until its process is gone or `signal` aborts. From the live server
+ * where that answers, else, and once it no longer does, from the log: then with a snapshot anew.
+ */
+export async function* follow(directory: string, signal: AbortSignal): AsyncGenerator<RunUpdate> {
+  let ended = false;
+  for await (const update of followLive(directory, signal)) {
+    ended = update.type === "event" && update.event.type === "ended";
+    yield update;
+  }
+  if (ended || signal.aborted) return;
+  const position = { offset: 0 };
+  yield { type: "snapshot", run: foldRun(readEvents(join(directory, "events.ndjson"), position)) };
+  for await (const event of followEvents(directory, position, signal)) yield { type: "event", event };
+}
+
+async function* followLive(directory: string, signal: AbortSignal): AsyncGenerator<RunUpdate> {
+  let socket: WebSocket | undefined;
+  try {
+    const { url, token } = JSON.parse(readFileSync(join(directory, "server.json"), "utf8")) as LiveAddress;
+    socket = new WebSocket(url, { headers: { authorization: `Bearer ${token}` }, handshakeTimeout: 2000 });
+    for await (const [bytes] of on(socket, "message", { signal, close: ["close"] })) {
+      const message = JSON.parse(String(bytes)) as LiveMessage;
+      if (message.type !== "hello") yield message;
+      else if (message.protocol !== liveProtocol) return;
+    }
+  } catch {
+    // No server, a dead one, one that turns us away: the log says the same.
+  } finally {
+    socket?.on("error", () => {}).terminate();
+  }
+}
+
+/** The events of a log from `position` on, and those to come until the run's process is gone. */
+export async function* followEvents(
+  directory: string,
+  position = { offset: 0 },
+  signal?: AbortSignal,
+): AsyncGenerator<TimedEvent> {
+  for (let going = true; going; ) {
+    // Asked first: what it wrote last is read.
+    going = ownerOf(directory) !== null;
+    yield* readEvents(join(directory, "events.ndjson"), position);
+    if (going) await sleep(pollMs, null, { signal }).catch(() => {});
+    going &&= !signal?.aborted;
+  }
+}

@@ -1,0 +1,146 @@
+/**
+ * A run's rollouts, token by token: `rollouts/shard-NNNNNN.msgpack` holds steps from NNNNNN on, up to the next shard's.
+ * It is frames, each a length of 4 bytes and a `StoredGroup` as msgpack; a killed writer leaves half a frame.
+ */
+import { closeSync, existsSync, openSync, readdirSync, readSync } from "node:fs";
+import { mkdir, open, readdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { Group } from "../agents/types.ts";
+import { pack, unpack } from "../encoding.ts";
+import { messageOf, RunnerError, usageError } from "../errors.ts";
+import { displayPath } from "../recipe/diagnostic.ts";
+import { withoutSecrets } from "../secret.ts";
+
+/** What became of a group's rollouts. */
+export interface GroupRecord {
+  group: Group;
+  /** Nothing of it was trained. */
+  dropped?: { reason: string };
+}
+
+export interface StoredGroup extends GroupRecord {
+  /** That consumed the group, or before which it was dropped. */
+  step: number;
+}
+
+const format = 1;
+/** Packed at once; between them other work goes on. */
+const groupsAtOnce = 32;
+
+/** Writes in the background, a step behind at most. What cannot be stored is counted and never stops a run. */
+export class RolloutStore {
+  private readonly folder: string;
+  private readonly warn: (message: string) => void;
+  private readonly everySteps: number;
+  private readonly shardBytes: number;
+  private shard: { path: string; bytes: number; step: number } | null = null;
+  private writing: Promise<void> = Promise.resolve();
+  private lostSteps = 0;
+
+  /** Of every n-th step, 0: none. A shard that has passed `shardBytes` is followed by another. */
+  constructor(runDirectory: string, warn: (message: string) => void, everySteps = 1, shardBytes = 64 * 2 ** 20) {
+    this.folder = join(runDirectory, "rollouts");
+    this.warn = warn;
+    this.everySteps = everySteps;
+    this.shardBytes = shardBytes;
+  }
+
+  /** Resolves when those before are written: at most two steps wait in memory. */
+  async add(step: number, groups: GroupRecord[]): Promise<void> {
+    if (this.everySteps === 0 || step % this.everySteps > 0) return;
+    await this.writing;
+    this.writing = this.write(step, groups).catch((error) => {
+      // What comes next does not go behind half a frame.
+      this.shard = null;
+      if (this.lostSteps++ === 0) this.warn(`rollouts of step ${step} are not stored: ${messageOf(error)}`);
+    });
+  }
+
+  async flush(): Promise<void> {
+    await this.writing;
+  }
+
+  private async write(step: number, groups: GroupRecord[]): Promise<void> {
+    const isFull = this.shard !== null && this.shard.bytes > this.shardBytes && this.shard.step < step;
+    if (this.shard === null || isFull) this.shard = await this.begin(step);
+    this.shard.step = step;
+    const file = await open(this.shard.path, this.shard.bytes === 0 ? "w" : "a");
+    try {
+      for (let at = 0; at < groups.length; at += groupsAtOnce) {
+        const frames = groups.slice(at, at + groupsAtOnce).flatMap((record) => frameOf(step, record));
+        const bytes = Buffer.concat(frames);
+        // All of it or an error: a full disk takes a part.
+        await file.appendFile(bytes);
+        this.shard.bytes += bytes.length;
+      }
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** A resumed run writes later steps again: what it had of them goes. */
+  private async begin(step: number): Promise<{ path: string; bytes: number; step: number }> {
+    await mkdir(this.folder, { recursive: true });
+    const later = (await readdir(this.folder)).filter((name) => firstStepOf(name) > step);
+    await Promise.all(later.map((name) => rm(join(this.folder, name))));
+    return { path: join(this.folder, `shard-${String(step).padStart(6, "0")}.msgpack`), bytes: 0, step };
+  }
+}
+
+/** The stored groups of a run, of one step, or those that mention a text; oldest first. */
+export async function* readRollouts(
+  runDirectory: string,
+  { step, mentioning }: { step?: number; mentioning?: string } = {},
+): AsyncGenerator<StoredGroup> {
+  const folder = join(runDirectory, "rollouts");
+  const shards = existsSync(folder) ? readdirSync(folder).filter((name) => firstStepOf(name) >= 0) : [];
+  shards.sort((one, other) => firstStepOf(one) - firstStepOf(other));
+  for (const [index, name] of shards.entries()) {
+    const end = index + 1 < shards.length ? firstStepOf(shards[index + 1]!) : Infinity;
+    if (step !== undefined && (step < firstStepOf(name) || step >= end)) continue;
+    for (const stored of readShard(join(folder, name), mentioning)) {
+      if (stored.step < end && (step === undefined || stored.step === step)) yield stored;
+    }
+  }
+}
+
+/** The rollout, with the group that it was sampled in. */
+export async function findRollout(runDirectory: string, rolloutId: string) {
+  for await (const stored of readRollouts(runDirectory, { mentioning: rolloutId })) {
+    const rollout = stored.group.rollouts.find((one) => one.rolloutId === rolloutId);
+    if (rollout) return { ...stored, rollout };
+  }
+  const fix = `molt-runner inspect ${displayPath(runDirectory)} lists those that are`;
+  throw usageError(`the run has stored no rollout ${rolloutId}`, { fix });
+}
+
+function frameOf(step: number, { group, ...fate }: GroupRecord): Buffer[] {
+  const failed = group.failed.map((one) => ({ ...one, message: withoutSecrets(one.message) }));
+  const frame = pack({ format, step, group: { ...group, failed }, ...fate });
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(frame.length);
+  return [length, frame];
+}
+
+/** -1: not a shard. */
+function firstStepOf(name: string): number {
+  return Number(/^shard-(\d+)\.msgpack$/.exec(name)?.[1] ?? -1);
+}
+
+function* readShard(path: string, mentioning = ""): Generator<StoredGroup> {
+  const file = openSync(path, "r");
+  const length = Buffer.alloc(4);
+  try {
+    while (readSync(file, length) === length.length) {
+      const frame = Buffer.alloc(length.readUInt32LE());
+      if (readSync(file, frame) < frame.length) return;
+      if (!frame.includes(mentioning)) continue;
+      const { format: written, ...stored } = unpack(frame) as StoredGroup & { format: number };
+      const fix = "look at it with the version of molt-runner that wrote it";
+      if (written !== format) throw new RunnerError(`${path} is of format ${written}, not ${format}`, { fix });
+      yield stored;
+    }
+  } finally {
+    closeSync(file);
+  }
+}

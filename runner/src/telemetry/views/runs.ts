@@ -1,0 +1,36 @@
+import { join } from "node:path";
+import { listRuns, ownerOf } from "../find-run.ts";
+import { emptyRun, foldRun } from "../fold.ts";
+import { readEvents } from "../log.ts";
+import { fixed, table } from "./lines.ts";
+
+/**
+ * Every run below `root`, the one written to last first. `died`: it says that it runs, and no process does;
+ * `unreadable`: `logs` says why.
+ */
+export function runRows(root: string) {
+  return listRuns(root).map(({ id, path, writtenAt }) => {
+    const { state, step, totalSteps, steps, evals } = readRun(path);
+    const died = state === "running" && ownerOf(path) === null;
+    const [reward, accuracy] = [steps.at(-1)?.metrics.reward ?? null, evals.at(-1)?.metrics.accuracy ?? null];
+    return { id, state: died ? "died" : state, step, totalSteps, reward, accuracy, writtenAt };
+  });
+}
+
+function readRun(path: string) {
+  try {
+    return foldRun(readEvents(join(path, "events.ndjson")));
+  } catch {
+    return { ...emptyRun(), state: "unreadable" };
+  }
+}
+
+/** `now` as `writtenAt`: milliseconds since the epoch. */
+export function runTable(rows: ReturnType<typeof runRows>, now: number): string {
+  const cells = rows.map(({ id, state, step, totalSteps, reward, accuracy, writtenAt }) => {
+    const minutes = Math.round((now - writtenAt) / 60_000);
+    const age = minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`;
+    return [id, state, `${step}/${totalSteps ?? "?"}`, fixed(reward), fixed(accuracy), age];
+  });
+  return table([["run", "state", "step", "reward", "eval", "age"], ...cells]);
+}
