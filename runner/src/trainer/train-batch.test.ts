@@ -245,6 +245,14 @@ test("old log-probabilities are scored when a batch makes several updates; the r
   expect(await scored(2, true)).toEqual(["old", "ref"]);
 });
 
+test("the gradient norm is the largest of a batch's updates", async () => {
+  const norms = [2, 7, 3];
+  const { ranks } = fakeRanks({ answer: (update) => ({ ...okay(), gradientNorm: norms[update - 1]! }) });
+  const groups = [group("a", [one(1), one(0)]), group("b", [one(1), one(0)])];
+  const { metrics } = await trainBatch(ranks, { groups }, settingsOf({ "train.updates_per_batch": 3 }), 0);
+  expect(metrics.grad_norm).toBe(7);
+});
+
 test("rewards are clipped before baselines; a reward that is no number is an error with its id", async () => {
   const values = await advantages([group("a", [one(1000), one(0)])], rloo);
   expect(values["a.0/0"]).toBe(10);

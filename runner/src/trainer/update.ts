@@ -111,7 +111,7 @@ export async function runUpdates(
     tokens += numTokens;
     updates++;
     for (const result of results) addMetrics(total, result);
-    metrics.grad_norm = results[0]!.gradientNorm;
+    metrics.grad_norm = Math.max(metrics.grad_norm ?? 0, results[0]!.gradientNorm);
     metrics.lr = lr;
   }
   for (const [name, sum] of Object.entries(total.sums)) metrics[name] = sum / tokens;
