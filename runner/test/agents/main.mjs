@@ -1,21 +1,12 @@
 // `npm run test:agents`: installs real SDKs and agents, bundles the tier (Node 20 reads no TypeScript) and runs it.
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
 import { endChildrenWithUs } from "../../../native/setup/run.mjs";
+import { bundleBeside } from "../../bench/bundle.mjs";
 import { install } from "./install.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
-await build({
-  entryPoints: [here("tier.ts")],
-  outdir: here("dist"),
-  bundle: true,
-  packages: "external",
-  platform: "node",
-  format: "esm",
-  target: "node20",
-  logLevel: "warning",
-});
+await bundleBeside(import.meta.url, "tier");
 const { runTier } = await import("./dist/tier.js");
 endChildrenWithUs();
 const { code, line } = await runTier({

@@ -1,21 +1,12 @@
 // `npm run test:chaos [-- SECONDS [SEED]]`: bundles the tier (Node 20 reads no TypeScript) and runs it; 180 s of kills
 // unless told otherwise.
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
 import { endChildrenWithUs } from "../../../native/setup/run.mjs";
+import { bundleBeside } from "../../bench/bundle.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
-await build({
-  entryPoints: [here("tier.ts")],
-  outdir: here("dist"),
-  bundle: true,
-  packages: "external",
-  platform: "node",
-  format: "esm",
-  target: "node20",
-  logLevel: "warning",
-});
+await bundleBeside(import.meta.url, "tier");
 const { runTier } = await import("./dist/tier.js");
 endChildrenWithUs();
 const [seconds = "180", seed = String(Date.now() % 100_000)] = process.argv.slice(2);
