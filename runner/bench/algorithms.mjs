@@ -1,9 +1,9 @@
 // Final accuracy on the quickstart by estimator, loss and what else changes the gradient, over three seeds:
 //   npm run bench:algorithms -- [--estimators grpo,cispo,refill] [--seeds 0,1,2] [--steps 200] [--minutes 10]
-// Two minutes a run on two quiet cores, and none takes more than --minutes. All rows write docs/algorithms-table.md
-// and a curve a row in docs/curves/; some alone are printed, and written where --output says.
+// A minute a run on two quiet cores, and none takes more than --minutes. Every evaluation goes to algorithms-table.json
+// in --output (docs/), of which algorithms-table.md and a curve a row are made: rows run alone replace their own.
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -43,13 +43,12 @@ const { values } = parseArgs({
     seeds: { type: "string", default: "0,1,2" },
     estimators: { type: "string", default: "" },
     minutes: { type: "string", default: "10" },
-    output: { type: "string" },
+    output: { type: "string", default: join(root, "docs") },
   },
 });
 const wanted = values.estimators.split(",").filter((name) => name !== "");
 const isWanted = (row) => wanted.length === 0 || wanted.includes(row) || wanted.includes(row.replace("loss ", ""));
 const unknown = wanted.filter((name) => !rows.has(name) && !rows.has(`loss ${name}`));
-const output = values.output ?? (wanted.length === 0 ? join(root, "docs") : null);
 const seeds = values.seeds.split(",");
 const numbers = [...seeds, values.steps, values.minutes];
 if (unknown.length > 0 || !numbers.every((text) => /^\d+$/.test(text))) {
@@ -89,11 +88,9 @@ function run(flags, seed) {
 const color = (index) => ["#2563eb", "#ea580c", "#16a34a", "#9333ea"][index % 4];
 
 /** One line a seed, from accuracy 0 at the bottom to 1 at the top. */
-function sparkline(runs) {
+function sparkline({ steps, runs }) {
   const points = ({ evals }) =>
-    evals.map(
-      ({ step, accuracy }) => `${((step / values.steps) * 158 + 1).toFixed(1)},${(31 - accuracy * 30).toFixed(1)}`,
-    );
+    evals.map(({ step, accuracy }) => `${((step / steps) * 158 + 1).toFixed(1)},${(31 - accuracy * 30).toFixed(1)}`);
   const lines = runs.map(
     (one, index) =>
       `<polyline fill="none" stroke="${color(index)}" stroke-width="1.5" points="${points(one).join(" ")}"/>`,
@@ -105,36 +102,43 @@ function sparkline(runs) {
 
 const percent = (value) => (value === undefined ? "–" : `${(value * 100).toFixed(0)}%`);
 
-function tableRow(name, runs) {
+function tableRow(name, { steps, runs }) {
   const file = `curves/${name.replaceAll(/[^a-z0-9]+/gi, "-").toLowerCase()}.svg`;
-  if (output) writeFileSync(join(output, file), sparkline(runs));
+  writeFileSync(join(values.output, file), sparkline({ steps, runs }));
   const last = (metric) => runs.map(({ evals }) => percent(evals.at(-1)?.[metric])).join(" / ");
   const failures = runs.flatMap(({ failure }) => failure ?? []);
-  return `| ${name} | ${last("accuracy")} | ${last("sampled")} | ![curve](${file}) | ${failures.join("; ")} |`;
+  return `| ${name} | ${steps} | ${last("accuracy")} | ${last("sampled")} | ![curve](${file}) | ${failures.join("; ")} |`;
 }
 
 const head = `# Estimators and losses on the quickstart
 
-Held-out accuracy after ${values.steps} steps of recipes/quickstart.yaml, greedy and sampled, one figure a seed
-(${seeds.join(", ")}).
-Curves: greedy accuracy from 0 to 1 over the steps, a line a seed. Made by \`node runner/bench/algorithms.mjs\`; what
-each row is: [estimators.md](estimators.md). The losses are compared at two updates a batch, where their clips differ.
+Held-out accuracy after the last step of recipes/quickstart.yaml, greedy and sampled, one figure a seed. Curves: greedy
+accuracy from 0 to 1 over the steps, a line a seed. Made by \`node runner/bench/algorithms.mjs\`; what each row is:
+[estimators.md](estimators.md). The losses are compared at two updates a batch, where their clips differ.
 
-| what | greedy | sampled | curve | failed |
-|---|---|---|---|---|
+| what | steps | greedy | sampled | curve | failed |
+|---|---|---|---|---|---|
 `;
 
+/** What was measured so far, this run's rows included: row → { steps, seeds, runs: [{ failure, evals }] }. */
+function writeTable(measured) {
+  mkdirSync(join(values.output, "curves"), { recursive: true });
+  writeFileSync(results, `${JSON.stringify(measured)}\n`);
+  const lines = [...rows.keys()].filter((name) => name in measured).map((name) => tableRow(name, measured[name]));
+  writeFileSync(join(values.output, "algorithms-table.md"), `${head}${lines.join("\n")}\n`);
+}
+
+const results = join(values.output, "algorithms-table.json");
+const measured = existsSync(results) ? JSON.parse(readFileSync(results, "utf8")) : {};
 try {
-  if (output) mkdirSync(join(output, "curves"), { recursive: true });
   const failure = moltRunner("sft", "recipes/quickstart/warmup.yaml", { "ckpt.output_dir": model });
   if (failure !== null) throw new Error(`the warm-up failed: ${failure}`);
-  const lines = [];
   for (const [name, flags] of rows) {
     if (!isWanted(name)) continue;
-    const runs = seeds.map((seed) => run(flags, seed));
-    lines.push(tableRow(name, runs));
-    console.log(lines.at(-1));
-    if (output) writeFileSync(join(output, "algorithms-table.md"), `${head}${lines.join("\n")}\n`);
+    const one = { steps: Number(values.steps), seeds, runs: seeds.map((seed) => run(flags, seed)) };
+    measured[name] = one;
+    writeTable(measured);
+    console.log(tableRow(name, one));
   }
 } finally {
   rmSync(scratch, { recursive: true, force: true });
