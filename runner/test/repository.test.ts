@@ -77,8 +77,9 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   it.each([
     ["the core", 8600, isCore],
     ["the embedded engine", 1400, inEngine],
-    ["the rest of runner/", 7000, (path: string) => path.startsWith("runner/") && !inCore(path)],
-    ["native/", 4000, (path: string) => path.startsWith("native/")],
+    ["the rest of runner/", 7200, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["native/", 4200, (path: string) => path.startsWith("native/")],
+    ["extension/", 3000, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
     const lines = linesOf(sources.filter(belongs));
     expect(lines).toBeGreaterThan(100);
@@ -86,8 +87,8 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   });
 
   it.each([
-    ["the core", 115_000, isCore],
-    ["everything", 310_000, () => true],
+    ["the core", 120_000, isCore],
+    ["everything", 350_000, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });
