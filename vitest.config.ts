@@ -16,7 +16,7 @@ export default defineConfig({
         test: {
           ...shared,
           name: "unit",
-          include: ["{runner,native,lsp}/**/*.test.ts"],
+          include: ["{runner,native,lsp,extension}/**/*.test.ts"],
           exclude: [...shared.exclude, "**/*.process.test.ts"],
           maxWorkers: 2,
           sequence: { groupOrder: 0 },
@@ -26,7 +26,7 @@ export default defineConfig({
         test: {
           ...shared,
           name: "process",
-          include: ["{runner,native,lsp}/**/*.process.test.ts"],
+          include: ["{runner,native,lsp,extension}/**/*.process.test.ts"],
           fileParallelism: false,
           // Started from source, the runner's own processes are the built ones.
           env: { MOLT_CLI: fileURLToPath(new URL("runner/dist/cli.js", import.meta.url)) },

@@ -6,7 +6,7 @@ import { build } from "esbuild";
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 /** zod carries its messages in some fifty languages, a third of the bundle; only English is ever asked for. */
-const englishOnly = {
+export const englishOnly = {
   name: "english-only",
   setup({ onLoad }) {
     const contents = 'export { default as en } from "./en.js";';

@@ -26,7 +26,8 @@ export interface DecoderConfig {
   qkNorm: boolean;
 }
 
-export type ParameterInit = { kind: "normal"; std: number } | { kind: "ones" };
+/** Uniform: from -bound to bound. */
+export type ParameterInit = { kind: "normal"; std: number } | { kind: "uniform"; bound: number } | { kind: "ones" };
 
 /** One parameter of a unit. `role` is what the C++ asks for; `name` is the checkpoint's tensor. */
 export interface ParameterDescription {
@@ -41,11 +42,18 @@ export interface ParameterDescription {
 /**
  * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
  * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`, and where the model has
- * it the bias of a projection: `q_bias`. head: `norm` and, unless tied, `head`.
+ * it the bias of a projection: `q_bias`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
+ * (`[1, hidden]`), in float32 whatever the model computes in.
  */
 export interface UnitDescription {
   kind: "embedding" | "layer" | "head";
   parameters: ParameterDescription[];
+  /**
+   * Where there are adapters, these parameters alone are trained: `q_lora_A` `[r, in]` and `q_lora_B` `[out, r]` make
+   * the weight of role `q` into W + scale · B · A, in float32, wherever it is computed with, read, saved or sent.
+   * An empty list freezes the unit. The sampler takes no notice of them.
+   */
+  adapters?: { scale: number; parameters: ParameterDescription[] };
 }
 
 /** Where a tensor's bytes lie: `offset` counts from the file's start. Only `F32`, `BF16` and `F16` are read. */
@@ -148,28 +156,32 @@ export interface ModelOptions {
 export class Model {
   static create(options: ModelOptions): Promise<Model>;
   /** Seeded random weights; the same for every number of ranks. */
-  initialize(seed: number): Promise<void>;
-  /** Every parameter must be among `tensors` with its exact shape. */
+  initialize(seed: number, only?: "adapters"): Promise<void>;
+  /** Every parameter must be among `tensors` with its exact shape; but a `value` head keeps what it has. */
   load(tensors: TensorLocation[]): Promise<void>;
+  /** The model without its adapters, not trainable; the two share one copy of the weights. */
+  base(): Promise<Model>;
   /**
    * Log-probabilities and entropies `[T]` at the positions where `targets >= 0`, zeros elsewhere; both differentiable
    * when `grad`. Nothing of shape `[T, vocabulary]` outlives a chunk.
    */
   forward(rows: PackedRows, grad: boolean): Promise<{ logp: Tensor; entropy: Tensor }>;
+  /** Of a critic, `[T]`: a value at the positions where `targets >= 0`, zeros elsewhere; differentiable when `grad`. */
+  values(rows: PackedRows, grad: boolean): Promise<Tensor>;
   /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */
   backward(loss: Tensor): Promise<void>;
   zeroGradients(): Promise<void>;
   /** L2 norm of the gradient over all shards of all ranks. Collective. */
   gradientNorm(): Promise<number>;
-  /** Names of the parameters with a NaN or infinite gradient on any rank. Collective. */
+  /** Names of the trained parameters with a NaN or infinite gradient on any rank. Collective. */
   nonFiniteGradients(): Promise<string[]>;
   /** One parameter, gathered, float32. Collective. */
   read(name: string): Promise<Float32Array>;
   readGradient(name: string): Promise<Float32Array>;
   /** Overwrites one parameter's gradient (tests that inject NaN). */
   writeGradient(name: string, value: Float32Array): Promise<void>;
-  /** Rank 0 writes `header` and then every parameter in `units` order, float32. Collective. */
-  save(path: string, header: Uint8Array): Promise<void>;
+  /** Rank 0 writes `header` and then every parameter (or adapter) in `units` order, float32. Collective. */
+  save(path: string, header: Uint8Array, only?: "adapters"): Promise<void>;
   /**
    * Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`; others pass null.
    * Collective.
@@ -177,7 +189,7 @@ export class Model {
   broadcast(transfer: ProcessGroup | null): Promise<void>;
   /** Hash of all parameters in `units` order, in hexadecimal: `Sampler.checksum` on equal weights. Collective. */
   checksum(): Promise<string>;
-  /** Number of float32 values of this rank's shard, all units. */
+  /** Number of float32 values that this rank trains, all units. */
   readonly shardSize: number;
   dispose(): void;
 }

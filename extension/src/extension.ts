@@ -1,9 +1,9 @@
 import type { ExtensionContext } from "vscode";
-import { createClient } from "./client.ts";
-import { registerCommands } from "./commands.ts";
 
+/** Everything else is evaluated here, and not before: what it costs is in the log. */
 export async function activate(context: ExtensionContext): Promise<void> {
-  const client = createClient(context);
-  registerCommands(context, client);
-  await client.start();
+  const begun = performance.now();
+  const { start } = await import("./start.ts");
+  const { log } = start(context);
+  log.info(`activated in ${Math.round(performance.now() - begun)} ms`);
 }

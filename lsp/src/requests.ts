@@ -22,7 +22,7 @@ export type { PlanResult };
 /** All that is known of one key. Null where the schema does not have it, too. */
 export const explainRequest = "molt/explain";
 export type ExplainParams = RecipeParams & { /** Dotted. */ key: string };
-export type ExplainResult = Explanation | null;
+export type ExplainResult = (Explanation & { /** Markdown. */ text: string }) | null;
 
 /** Rooms and files of the workspace's code and the runner's, a line each, and who imports whom. */
 export const codeMapRequest = "molt/codeMap";

@@ -20,7 +20,7 @@ import { rename, renameRange } from "./service/code/rename.ts";
 import { completions } from "./service/completion.ts";
 import { diagnostics } from "./service/diagnostics.ts";
 import { isYaml } from "./service/documents.ts";
-import { explain } from "./service/explain.ts";
+import { explain, explanationText } from "./service/explain.ts";
 import { quickFixes } from "./service/fixes.ts";
 import { format } from "./service/format.ts";
 import { inlayHints } from "./service/hints.ts";
@@ -130,7 +130,10 @@ for (const [method, of] of [
 }
 connection.onRequest(
   requests.explainRequest,
-  onCode((document, { key }: requests.ExplainParams) => explain(document, key, files)),
+  onCode((document, { key }: requests.ExplainParams): requests.ExplainResult => {
+    const found = explain(document, key, files);
+    return found ? { ...found, text: explanationText(found) } : null;
+  }),
 );
 connection.onRequest(requests.codeMapRequest, () => codeMap(files.codeSources()));
 connection.onRequest(requests.contextRequest, (query: requests.ContextParams) =>

@@ -137,7 +137,7 @@ describe("values", () => {
     expect(await labels("data: { prompt_dataset: [rows.csv.gz, |] }\n", files)).toContain("rows.jsonl");
     expect(await labels("extends: |\nrun: {}\n", files)).toEqual(["base.yaml", "agents/"]);
     const estimators = await labels("algo: { advantage: { estimator: ./agents/| } }\n", files);
-    expect(estimators.slice(-2)).toEqual(["turn_credit", "./agents/sort.ts"]);
+    expect(estimators.slice(-2)).toEqual(["on_policy_distill", "./agents/sort.ts"]);
   });
 
   it("the dataset's columns, in quotes where YAML needs them", async () => {

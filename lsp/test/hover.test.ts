@@ -130,6 +130,9 @@ it("a resolved recipe has every value, and says where wrong ones were replaced",
   const good = resolved(documentAt(path, `${sound}rollout: { batch_size: 4 }\n`), withModel)!;
   expect(good).toMatchObject({ verb: "run", hasErrors: false, recipe: { rollout: { batch_size: 4, top_p: 1 } } });
   expect(good.yaml).toContain(`batch_size: 4  # ${path}:4:`);
+  const [start, end] = [23, 24].map((character) => ({ line: 3, character }));
+  expect(good.places["rollout.batch_size"]).toEqual({ start, end });
+  expect(good.places).not.toHaveProperty("rollout.top_p");
   expect(resolved(documentAt(path, `${sound}rollout: { batch_size: no }\n`), withModel)!.hasErrors).toBe(true);
 });
 

@@ -209,6 +209,7 @@ describe("the language server over stdio", () => {
     });
     const explained = await request(explainRequest, { uri, key: "rollout.batch_size" });
     expect(explained).toMatchObject({ value: 4, default: 128, provenance: expect.stringMatching(/sort\.yaml:5:24$/) });
+    expect((explained as { text: string }).text).toContain("flag `--rollout.batch_size`");
     // There is no model folder here.
     expect(await request(planRequest, { uri })).toMatchObject({ plan: null, why: expect.stringContaining("config") });
     for (const method of [resolveRequest, planRequest, explainRequest]) {

@@ -13,6 +13,10 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const estimator = (name, flags = {}) => [name, { "algo.advantage.estimator": name, ...flags }];
 const loss = (name, flags = {}) => [`loss ${name}`, { "actor.loss_mode": name, ...flags }];
 
+const scratch = mkdtempSync(join(tmpdir(), "molt-algorithms-"));
+const model = join(scratch, "model");
+const teacher = join(scratch, "teacher");
+
 /** Flags by row; the quickstart's own (reinforce_baseline, ppo, drop) where a row says nothing. */
 const rows = new Map([
   estimator("reinforce_baseline"),
@@ -25,6 +29,21 @@ const rows = new Map([
   estimator("maxrl"),
   estimator("pass_k", { "algo.advantage.pass_k": "2" }),
   estimator("turn_credit"),
+  estimator("gae", {
+    "actor.freezing_steps": "5",
+    "critic.adam.lr": "2e-3",
+    "critic.lr_warmup_ratio": "0.05",
+    "algo.dynamic_filtering": "off",
+  }),
+  estimator("on_policy_distill", {
+    "ref.model_name_or_path": teacher,
+    "algo.kl.init_coef": "1",
+    "algo.kl.use_loss": "false",
+    "algo.kl.estimator": "k1",
+    "algo.advantage.clip": "2",
+    "actor.entropy_coef": "0.1",
+    "algo.dynamic_filtering": "off",
+  }),
   loss("ppo", { "train.updates_per_batch": "2" }),
   loss("gspo", { "train.updates_per_batch": "2" }),
   loss("cispo", { "train.updates_per_batch": "2" }),
@@ -53,10 +72,9 @@ const seeds = values.seeds.split(",");
 const numbers = [...seeds, values.steps, values.minutes];
 if (unknown.length > 0 || !numbers.every((text) => /^\d+$/.test(text))) {
   console.error(`--estimators are of ${[...rows.keys()].join(", ")}, not '${unknown}'; the others are whole numbers`);
+  rmSync(scratch, { recursive: true });
   process.exit(2);
 }
-const scratch = mkdtempSync(join(tmpdir(), "molt-algorithms-"));
-const model = join(scratch, "model");
 
 /** The last line of what the verb said, where it failed. */
 function moltRunner(verb, recipe, flags) {
@@ -107,7 +125,8 @@ function tableRow(name, { steps, runs }) {
   writeFileSync(join(values.output, file), sparkline({ steps, runs }));
   const last = (metric) => runs.map(({ evals }) => percent(evals.at(-1)?.[metric])).join(" / ");
   const failures = runs.flatMap(({ failure }) => failure ?? []);
-  return `| ${name} | ${steps} | ${last("accuracy")} | ${last("sampled")} | ![curve](${file}) | ${failures.join("; ")} |`;
+  const cells = [name, steps, last("accuracy"), last("sampled"), `![curve](${file})`, failures.join("; ")];
+  return `| ${cells.join(" | ")} |`;
 }
 
 const head = `# Estimators and losses on the quickstart
@@ -131,8 +150,14 @@ function writeTable(measured) {
 const results = join(values.output, "algorithms-table.json");
 const measured = existsSync(results) ? JSON.parse(readFileSync(results, "utf8")) : {};
 try {
-  const failure = moltRunner("sft", "recipes/quickstart/warmup.yaml", { "ckpt.output_dir": model });
-  if (failure !== null) throw new Error(`the warm-up failed: ${failure}`);
+  const made = [
+    ["recipes/quickstart/warmup.yaml", model],
+    ...(isWanted("on_policy_distill") ? [["recipes/distill/teacher.yaml", teacher]] : []),
+  ];
+  for (const [recipe, folder] of made) {
+    const failure = moltRunner("sft", recipe, { "ckpt.output_dir": folder });
+    if (failure !== null) throw new Error(`${recipe} failed: ${failure}`);
+  }
   for (const [name, flags] of rows) {
     if (!isWanted(name)) continue;
     const one = { steps: Number(values.steps), seeds, runs: seeds.map((seed) => run(flags, seed)) };

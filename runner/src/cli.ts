@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { Command, CommanderError, type CommandOptions, InvalidArgumentError, Option } from "commander";
+import type { McpOptions } from "./commands/mcp.ts";
 import type { VerbOptions } from "./commands/options.ts";
 import type { ServeOptions } from "./commands/serve.ts";
 import { ExitCode, messageOf, RunnerError, usageError } from "./errors.ts";
@@ -47,6 +48,10 @@ const verbs: Record<string, () => Promise<(...given: never[]) => unknown>> = {
   doctor: async () => (await import("./commands/doctor.ts")).doctorCommand,
   context: async () => (await import("./commands/context.ts")).contextCommand,
   lsp: async () => (await import("./commands/lsp.ts")).lspCommand,
+  mcp: async () => {
+    const { mcpCommand } = await import("./commands/mcp.ts");
+    return (options: McpOptions) => mcpCommand(options, version());
+  },
   serve: async () => {
     const { serveCommand } = await import("./commands/serve.ts");
     return (options: ServeOptions) => serveCommand(options, version());
@@ -92,7 +97,7 @@ function addRecipeVerbs(program: Command): void {
   flagVerb(program, "plan <recipe>", "say what a recipe needs and how long a step takes");
   flagVerb(program, "run <recipe>", "train by reinforcement learning");
   flagVerb(program, "sft <recipe>", "train on the replies of a dataset");
-  flagVerb(program, "eval <recipe>", "evaluate a recipe's model on its held-out rows");
+  flagVerb(program, "eval <recipe>", "evaluate a recipe's model, or in its place a run or an export, on held-out rows");
 }
 
 function addRunVerbs(program: Command): void {
@@ -105,10 +110,9 @@ function addRunVerbs(program: Command): void {
   reportVerb(program, "stop <run>", "end a run in order: it finishes and saves the step at hand")
     .option("--now", "abandon the step at hand; the newest checkpoint stays", false)
     .option("--timeout <seconds>", "to wait for its end", integer, 600);
-  reportVerb(program, "export <run>", "write a run's newest checkpoint as a Hugging Face folder").option(
-    "-o, --output <folder>",
-    "where to (default: export/ in the run directory)",
-  );
+  reportVerb(program, "export <run>", "write a run's newest checkpoint as a Hugging Face folder")
+    .option("-o, --output <folder>", "where to (default: export/ in the run directory, adapter/ with --adapter)")
+    .option("--adapter", "its LoRA adapter alone, as a folder of peft's", false);
 }
 
 /** Verbs that look at runs: RUN is an id, the beginning of one, `latest`, or a path. */
@@ -122,7 +126,7 @@ function addLookVerbs(program: Command): void {
   const grader = new Option("--agent <file>", "that exports grade(text, label, rollout)").makeOptionMandatory();
   reportVerb(program, "rescore <run>", "grade a run's stored rollouts anew").addOption(grader);
   reportVerb(program, "replay <run> <rollout>", "run a rollout's agent again on what was sampled then");
-  reportVerb(program, "inspect <run> [rollout]", "list a run's rollouts, or show one by turns and tokens")
+  reportVerb(program, "inspect <run> [id]", "list a run's rollouts, or show one, or a group's, by turns and tokens")
     .option("--step <number>", "that consumed them", integer)
     .option("--reward <low..high>", "both included", range)
     .option("--tokens <low..high>", "of all segments", range)
@@ -152,6 +156,9 @@ function addProcessVerbs(program: Command): void {
     "--stdio",
     "the only transport, for clients that name it",
   );
+  plainVerb(program, "mcp", "tools for assistants over recipes, code and runs (Model Context Protocol, over stdio)")
+    .option("--root <folder>", "that they may look at", ".")
+    .option("--allow-launch", "also what writes files, executes code and starts or stops runs", false);
   plainVerb(program, "serve", "serve a model with the embedded engine (vLLM's protocol)")
     .requiredOption("--model <folder>", "Hugging Face model folder")
     .addOption(new Option("--init <kind>", "where the weights come from").choices(["weights", "random"]))

@@ -31,6 +31,8 @@ describe("what counts as reading a key", () => {
     ["a parameter taken apart", "const f = ({ data: { max_len: n } }: Recipe) => n;", "data.max_len"],
     ["a property called recipe", "f(this.options.recipe.run.seed);", "run.seed"],
     ["a constant, and one of it", "const { recipe } = o; const { eval: e } = recipe; f(e.steps);", "eval.steps"],
+    ["a section's type", 'const f = ({ adam: { lr } }: Recipe["actor" | "critic"]) => lr;', "critic.adam.lr"],
+    ["a type within it", 'const f = (it: Recipe["algo"]["kl"]) => it.estimator;', "algo.kl.estimator"],
     ["with an assertion", "const path = o.recipe.train!.agent_path!;", "train.agent_path"],
   ])("%s", (_, code, key) => {
     expect(recipePaths(code)).toContain(key);

@@ -106,3 +106,29 @@ test("command: the label is the largest digit, a demonstration any; what is held
   for (const row of warmup) expect(digitsOf(row)).toContain(row.label);
   expect(new Set([...heldout, ...prompts, ...warmup].map(digitsOf)).size).toBe(1264);
 });
+
+test("sft: what the assistant says, calls too, is trained and nothing else; what is held out is not", async () => {
+  const chatTemplate = fileURLToPath(new URL("sft/chat_template.jinja", recipes));
+  const tokenizer = await Tokenizer.load(fileURLToPath(new URL("tools/model", recipes)), { chatTemplate });
+  const columns = { inputKey: "messages", outputKey: "reply" };
+  const read = async (name: string) =>
+    (await readDataset(fileURLToPath(new URL(`sft/${name}.jsonl`, recipes)), columns)).rows;
+  const [train, heldout] = [await read("train"), await read("heldout")];
+  expect([train.length, heldout.length]).toEqual([400, 48]);
+  for (const { messages, fields } of [...train, ...heldout]) {
+    const tools = fields.tools as Record<string, unknown>[];
+    const { tokens, mask } = await encodeDemonstration(tokenizer, messages, { tools });
+    const [asked, call, price, told, more, reply] = messages;
+    const item = /"of":"(\w+)"/.exec(`${call!.tool_calls![0]!.function.arguments}`)![1];
+    const turns = [`[price of=${item}]`, `${price!.content} each`, reply!.content!];
+    expect(told!.content).toBe(turns[1]);
+    const before = ["<bos><tool>price: what one costs<end><user>", "<tool>", "<user>"];
+    const said = [asked!.content, price!.content, more!.content];
+    const text = turns.map((turn, at) => `${before[at]}${said[at]}<end><asst>${turn}<end>`).join("");
+    expect(await tokenizer.decode([...tokens])).toBe(text);
+    const trained = await tokenizer.decode([...tokens].filter((_, t) => mask[t] === 1));
+    expect(trained).toBe(turns.map((turn) => `${turn}<end>`).join(""));
+    expect(tokens.length).toBeLessThanOrEqual(128);
+  }
+  expect(new Set([...train, ...heldout].map(({ fields }) => JSON.stringify(fields))).size).toBe(448);
+});

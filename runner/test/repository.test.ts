@@ -77,9 +77,9 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   it.each([
     ["the core", 8600, isCore],
     ["the embedded engine", 1400, inEngine],
-    ["the rest of runner/", 7200, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["the rest of runner/", 7500, (path: string) => path.startsWith("runner/") && !inCore(path)],
     ["native/", 4200, (path: string) => path.startsWith("native/")],
-    ["extension/", 3000, (path: string) => path.startsWith("extension/")],
+    ["extension/", 3300, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
     const lines = linesOf(sources.filter(belongs));
     expect(lines).toBeGreaterThan(100);
@@ -87,8 +87,8 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   });
 
   it.each([
-    ["the core", 120_000, isCore],
-    ["everything", 350_000, () => true],
+    ["the core", 122_000, isCore],
+    ["everything", 375_000, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });

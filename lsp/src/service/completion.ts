@@ -125,7 +125,7 @@ function paths(word: string, folder: string, ending: RegExp | undefined, { listF
 
 /** Whose columns are read while a menu opens. */
 const mostDatasets = 8;
-const columnKeys = ["data.input_key", "data.label_key", "data.output_key"];
+const columnKeys = ["data.input_key", "data.label_key", "data.output_key", "data.tools_key"];
 
 async function columns(document: Document, workspace: Workspace): Promise<Suggestion[]> {
   const data = recipeOf(document, workspace)?.recipe.data;

@@ -1,4 +1,4 @@
-import { recipeSections } from "../../../runner/src/recipe/index.ts";
+import { recipeSections } from "../../../runner/src/recipe/schema.ts";
 
 const marker = /^\ufeff?#\s*molt-runner\b/;
 /** `data`, `train` or `eval` at the top are common in other tools' files; these are not. */

@@ -45,7 +45,7 @@ interface Fact {
 }
 
 const trainerKeys =
-  /^(actor\.(model|devices|num_nodes|gradient|optimizer)|fsdp|critic|algo\.kl\.init|train\.max_tokens|run\.device)/;
+  /^(actor\.(model|dev|num_nodes|grad|optim|lora\.[rt])|fsdp|ref|algo\.(kl\.init|adv.+estim)|train\.max_tok|run\.dev)/;
 const engineKeys = /^(actor\.model|engine\.(kind|count|dtype|max|cache)|vllm|data\.m\w+_len|run\.device)/;
 const timeKeys =
   /^(rollout\.(batch|n_samples|max_(new|turns|in_flight))|train\.(batch|updates|max_stale)|data\.epochs|run\.steps)/;

@@ -1,4 +1,4 @@
-import { resolvedYaml, type Verb } from "../../../runner/src/recipe/index.ts";
+import { type Range, resolvedYaml, type Verb } from "../../../runner/src/recipe/index.ts";
 import { writtenRecipe } from "../../../runner/src/recipe/resolved-yaml.ts";
 import { type Document, recipeOf, type Workspace } from "./workspace.ts";
 
@@ -10,6 +10,8 @@ export interface ResolvedRecipe {
   yaml: string;
   /** Some value is wrong, and has its default in its place. */
   hasErrors: boolean;
+  /** By dotted key: where this document itself gives a value. */
+  places: Record<string, Range>;
 }
 
 /** A recipe over its parents and the defaults; undefined for a document that is none. */
@@ -18,5 +20,14 @@ export function resolved(document: Document, workspace: Pick<Workspace, "readFil
   if (!edited) return undefined;
   const { verb, recipe, provenance, diagnostics } = edited;
   const hasErrors = diagnostics.some(({ severity }) => severity === "error");
-  return { verb, recipe: writtenRecipe(recipe, provenance), yaml: resolvedYaml(recipe, provenance), hasErrors };
+  const given = [...provenance].flatMap(([key, { place }]) =>
+    place?.file === document.path ? [[key, place.range]] : [],
+  );
+  return {
+    verb,
+    recipe: writtenRecipe(recipe, provenance),
+    yaml: resolvedYaml(recipe, provenance),
+    hasErrors,
+    places: Object.fromEntries(given),
+  };
 }

@@ -37,15 +37,26 @@ std::vector<Item> numbers(const Napi::Object& object, const char* key) {
 ParameterDescription parameter(const Napi::Value& value) {
   const auto object = value.As<Napi::Object>();
   const auto init = object.Get("init").As<Napi::Object>();
-  const bool ones = text(init, "kind") == "ones";
+  const auto kind = text(init, "kind");
   return {
       .role = text(object, "role"),
       .name = text(object, "name"),
       .shape = numbers<int64_t>(object, "shape"),
-      .initOnes = ones,
-      .initStd = ones ? 0 : number(init, "std"),
+      .initOnes = kind == "ones",
+      .initStd = kind == "normal" ? number(init, "std") : 0,
+      .initBound = kind == "uniform" ? number(init, "bound") : 0,
       .decay = flag(object, "decay"),
   };
+}
+
+std::vector<ParameterDescription> parameters(const Napi::Object& object) {
+  return list<ParameterDescription>(object.Get("parameters").As<Napi::Array>(), parameter);
+}
+
+std::optional<Adapters> adapters(const Napi::Value& value) {
+  if (!value.IsObject()) return std::nullopt;
+  const auto object = value.As<Napi::Object>();
+  return Adapters{.scale = number(object, "scale"), .parameters = parameters(object)};
 }
 
 UnitKind unitKind(const Napi::Object& unit) {
@@ -90,7 +101,8 @@ std::vector<UnitDescription> toUnits(const Napi::Array& value) {
     const auto object = item.As<Napi::Object>();
     return UnitDescription{
         .kind = unitKind(object),
-        .parameters = list<ParameterDescription>(object.Get("parameters").As<Napi::Array>(), parameter),
+        .parameters = parameters(object),
+        .adapters = adapters(object.Get("adapters")),
     };
   });
 }

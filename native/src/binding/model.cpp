@@ -66,7 +66,12 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
 
   Napi::Value Initialize(Info info) {
     const auto seed = static_cast<uint64_t>(info[0].As<Napi::Number>().Int64Value());
-    return queue(info.Env(), [model = model(), seed] { model->initialize(seed); });
+    const bool adaptersOnly = info[1].IsString();
+    return queue(info.Env(), [model = model(), seed, adaptersOnly] { model->initialize(seed, adaptersOnly); });
+  }
+
+  Napi::Value Base(Info info) {
+    return queueObject(info.Env(), "Model", [model = model()] { return model->base(); });
   }
 
   Napi::Value Load(Info info) {
@@ -83,6 +88,14 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
       result.Set("logp", TensorWrap::make(env, std::move(scores.logp)));
       result.Set("entropy", TensorWrap::make(env, std::move(scores.entropy)));
       return result;
+    });
+  }
+
+  Napi::Value Values(Info info) {
+    const auto values = [model = model(), rows = readRows(info[0].As<Napi::Object>()),
+                         grad = info[1].ToBoolean().Value()] { return model->values(rows, grad); };
+    return queue(info.Env(), values, [](Napi::Env env, at::Tensor tensor) -> Napi::Value {
+      return TensorWrap::make(env, std::move(tensor));
     });
   }
 
@@ -124,9 +137,9 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
   }
 
   Napi::Value Save(Info info) {
-    return queue(info.Env(), [model = model(), path = textOf(info[0]), header = readBytes(info[1])] {
-      model->save(path, header);
-    });
+    const auto save = [model = model(), path = textOf(info[0]), header = readBytes(info[1]),
+                       adaptersOnly = info[2].IsString()] { model->save(path, header, adaptersOnly); };
+    return queue(info.Env(), save);
   }
 
   Napi::Value Broadcast(Info info) {
@@ -199,7 +212,8 @@ void initModel(Napi::Env env, Napi::Object exports) {
   const auto model = M::DefineClass(
       env, "Model",
       {M::StaticMethod<&M::Create>("create"), M::InstanceMethod<&M::Initialize>("initialize"),
-       M::InstanceMethod<&M::Load>("load"), M::InstanceMethod<&M::Forward>("forward"),
+       M::InstanceMethod<&M::Load>("load"), M::InstanceMethod<&M::Base>("base"),
+       M::InstanceMethod<&M::Forward>("forward"), M::InstanceMethod<&M::Values>("values"),
        M::InstanceMethod<&M::Backward>("backward"), M::InstanceMethod<&M::ZeroGradients>("zeroGradients"),
        M::InstanceMethod<&M::GradientNorm>("gradientNorm"),
        M::InstanceMethod<&M::NonFiniteGradients>("nonFiniteGradients"), M::InstanceMethod<&M::Read>("read"),

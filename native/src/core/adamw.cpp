@@ -8,8 +8,9 @@
 namespace molt {
 
 AdamW::AdamW(std::shared_ptr<Model> model, AdamWOptions options) : model_(std::move(model)), options_(options) {
-  for (const auto& shard : model_->shards()) {
-    TORCH_CHECK(shard->gradient().defined(), "AdamW needs a trainable model");
+  const auto& trained = model_->trained();
+  TORCH_CHECK(!trained.empty() && trained[0]->gradient().defined(), "AdamW needs a trainable model");
+  for (const auto& shard : trained) {
     first_.push_back(at::zeros_like(shard->data()));
     second_.push_back(at::zeros_like(shard->data()));
   }
@@ -17,7 +18,7 @@ AdamW::AdamW(std::shared_ptr<Model> model, AdamWOptions options) : model_(std::m
 
 void AdamW::step(double learningRate, double gradientScale) {
   const at::AutoGradMode noGraph(false);
-  const auto& shards = model_->shards();
+  const auto& shards = model_->trained();
   const auto update = [&](bool decay) {
     std::vector<at::Tensor> weights, gradients, first, second;
     for (size_t i = 0; i < shards.size(); ++i) {
@@ -46,7 +47,7 @@ void AdamW::step(double learningRate, double gradientScale) {
 
 std::vector<std::vector<at::Tensor>> AdamW::state() const {
   std::vector<at::Tensor> weights;
-  for (const auto& shard : model_->shards()) weights.push_back(shard->data());
+  for (const auto& shard : model_->trained()) weights.push_back(shard->data());
   return {weights, first_, second_};
 }
 

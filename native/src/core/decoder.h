@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +35,9 @@ struct ParameterDescription {
   std::string role;  // what the maths asks for: `q`, `input_norm`
   std::string name;  // the checkpoint's tensor
   std::vector<int64_t> shape;
-  bool initOnes = false;  // else normal with initStd
+  bool initOnes = false;  // else normal with initStd, or uniform up to initBound where there is one
   double initStd = 0;
+  double initBound = 0;
   bool decay = false;
 
   int64_t numel() const;
@@ -43,9 +45,17 @@ struct ParameterDescription {
 
 enum class UnitKind { embedding, layer, head };
 
+// Low-rank adapters of a unit (arXiv 2106.09685): `q_lora_A` [r, in] and `q_lora_B` [out, r] among them make the weight
+// of role `q` into W + scale · B · A. Of a unit that has this, they alone are trained.
+struct Adapters {
+  double scale = 1;
+  std::vector<ParameterDescription> parameters;
+};
+
 struct UnitDescription {
   UnitKind kind = UnitKind::layer;
   std::vector<ParameterDescription> parameters;
+  std::optional<Adapters> adapters;
 };
 
 // The role under which a parameter is multiplied: the projections of one input are one matrix, row after row, and so

@@ -12,8 +12,8 @@ at::Tensor Slot::in(const at::Tensor& flat) const {
   return flat.narrow(0, offset, parameter.numel()).view(parameter.shape);
 }
 
-FlatLayout::FlatLayout(const UnitDescription& unit) {
-  for (const auto& parameter : unit.parameters) slots.push_back({parameter, 0});
+FlatLayout::FlatLayout(const std::vector<ParameterDescription>& parameters) {
+  for (const auto& parameter : parameters) slots.push_back({parameter, 0});
   for (const bool decay : {true, false}) {
     for (auto& slot : slots) {
       if (slot.parameter.decay != decay) continue;
@@ -38,11 +38,40 @@ UnitWeights FlatLayout::weightsOf(const at::Tensor& flat) const {
 }
 
 FlatShard::FlatShard(
-    const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable, at::ScalarType dtype)
-    : layout_(unit), group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
+    const std::vector<ParameterDescription>& parameters,
+    std::shared_ptr<ProcessGroup> group,
+    bool trainable,
+    at::ScalarType dtype)
+    : layout_(parameters), group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
   const int64_t size = (layout_.size + worldSize_ - 1) / worldSize_;
   data_ = at::zeros({size}, at::kFloat);
   if (trainable) gradient_ = at::zeros({size}, at::kFloat);
+}
+
+void FlatShard::adapt(std::shared_ptr<FlatShard> adapters, double scale) {
+  adapters_ = std::move(adapters);
+  scale_ = scale;
+  for (const auto& weight : slots()) {
+    const auto factor = [&](const std::string& kind) {
+      const auto isIt = [&](const Slot& slot) { return slot.parameter.role == weight.parameter.role + kind; };
+      return std::ranges::find_if(adapters_->slots(), isIt);
+    };
+    const auto a = factor("_lora_A"), b = factor("_lora_B"), none = adapters_->slots().end();
+    if (a != none && b != none) adapted_.push_back({weight, *a, *b});
+  }
+}
+
+std::shared_ptr<FlatShard> FlatShard::base() const {
+  auto copy = std::make_shared<FlatShard>(*this);
+  copy->adapters_ = nullptr;
+  copy->adapted_.clear();
+  return copy;
+}
+
+bool FlatShard::trains(const Slot& fused) const {
+  const auto& role = fused.parameter.role;
+  const auto isPart = [&](const Adapted& part) { return fusedRole(part.weight.parameter.role) == role; };
+  return gradient_.defined() || std::ranges::any_of(adapted_, isPart);
 }
 
 int64_t FlatShard::decaySize() const {
@@ -60,6 +89,14 @@ at::Tensor FlatShard::gather(const at::Tensor& slice) const {
   return flat;
 }
 
+at::Tensor FlatShard::gatherWeights(at::ScalarType dtype) const {
+  if (adapted_.empty()) return gather(data_.to(dtype));
+  const auto flat = worldSize_ == 1 ? data_.clone() : gather(data_);
+  const auto factors = adapters_->gather(adapters_->data());
+  for (const auto& [weight, a, b] : adapted_) weight.in(flat).addmm_(b.in(factors), a.in(factors), 1, scale_);
+  return flat.to(dtype);
+}
+
 at::Tensor FlatShard::local(const at::Tensor& slice, const Slot& slot) const {
   const int64_t begin = std::clamp<int64_t>(slot.offset - shardBegin(), 0, slice.numel());
   const int64_t end = std::clamp<int64_t>(slot.offset + slot.parameter.numel() - shardBegin(), 0, slice.numel());
@@ -73,10 +110,21 @@ void FlatShard::scatter(const at::Tensor& slice, const Slot& slot, const at::Ten
 }
 
 at::Tensor FlatShard::openGradient() const {
-  return worldSize_ == 1 ? gradient_ : at::zeros({worldSize_ * gradient_.numel()}, at::kFloat);
+  if (worldSize_ == 1 && gradient_.defined()) return gradient_;
+  return at::zeros({worldSize_ * data_.numel()}, at::kFloat);
 }
 
 void FlatShard::reduceGradient(const at::Tensor& buffer) {
+  if (adapters_) {
+    const auto factors = adapters_->gather(adapters_->data());
+    const auto gradient = adapters_->openGradient();
+    for (const auto& [weight, a, b] : adapted_) {
+      const auto d = weight.in(buffer);
+      a.in(gradient).addmm_(b.in(factors).t(), d, 1, scale_);
+      b.in(gradient).addmm_(d, a.in(factors).t(), 1, scale_);
+    }
+    return adapters_->reduceGradient(gradient);
+  }
   if (worldSize_ == 1) return;
   auto mine = at::empty_like(gradient_);
   group_->reduceScatter(mine, buffer);

@@ -23,7 +23,7 @@ struct Slot {
 /// The parameters of one unit laid end to end. Those with weight decay come first, so that a slice has two runs at
 /// most; within each run the description's order holds, so that what is multiplied together lies together.
 struct FlatLayout {
-  explicit FlatLayout(const UnitDescription& unit);
+  explicit FlatLayout(const std::vector<ParameterDescription>& parameters);
   /// By fused role.
   UnitWeights weightsOf(const at::Tensor& flat) const;
 
@@ -39,7 +39,18 @@ class FlatShard {
  public:
   /// dtype: what the unit computes in.
   FlatShard(
-      const UnitDescription& unit, std::shared_ptr<ProcessGroup> group, bool trainable, at::ScalarType dtype);
+      const std::vector<ParameterDescription>& parameters,
+      std::shared_ptr<ProcessGroup> group,
+      bool trainable,
+      at::ScalarType dtype);
+
+  /// From here on what is gathered has the adapters' products added, and gradients go to the adapters alone.
+  void adapt(std::shared_ptr<FlatShard> adapters, double scale);
+  /// The same data without them.
+  std::shared_ptr<FlatShard> base() const;
+  /// Whether backward gives this fused weight a gradient; whether any.
+  bool trains(const Slot& fused) const;
+  bool trains() const { return gradient_.defined() || !adapted_.empty(); }
 
   const FlatLayout& layout() const { return layout_; }
   const std::vector<Slot>& slots() const { return layout_.slots; }
@@ -52,8 +63,10 @@ class FlatShard {
 
   /// All slices of `slice` (the data or the gradient), [paddedSize]. Without a group, the slice itself. Collective.
   at::Tensor gather(const at::Tensor& slice) const;
-  /// The data gathered in the compute dtype. Collective.
-  at::Tensor gatherWeights() const { return gather(data_.to(dtype_)); }
+  /// What is computed with: the data, with its adapters' products, summed in float32 and then rounded. Collective.
+  at::Tensor gatherWeights(at::ScalarType dtype) const;
+  /// In the compute dtype.
+  at::Tensor gatherWeights() const { return gatherWeights(dtype_); }
   /// Copies this rank's part of the whole parameter `value` (any floating dtype) into `slice`.
   void scatter(const at::Tensor& slice, const Slot& slot, const at::Tensor& value) const;
   /// This rank's part of one parameter within `slice`; may be empty.
@@ -61,10 +74,14 @@ class FlatShard {
 
   /// A buffer for the whole gradient of one backward pass, to be added into and then given to `reduce`.
   at::Tensor openGradient() const;
-  /// Adds the buffer, summed over ranks, to this rank's gradient. Collective.
+  /// Adds the buffer, summed over ranks, to this rank's gradient, or to its adapters'. Collective.
   void reduceGradient(const at::Tensor& buffer);
 
  private:
+  /// A weight's place here, and its factors' in the adapters.
+  struct Adapted {
+    Slot weight, a, b;
+  };
   int64_t shardBegin() const;
 
   const FlatLayout layout_;
@@ -73,6 +90,9 @@ class FlatShard {
   at::ScalarType dtype_;
   at::Tensor data_;
   at::Tensor gradient_;
+  std::shared_ptr<FlatShard> adapters_;
+  std::vector<Adapted> adapted_;
+  double scale_ = 1;
 };
 
 }  // namespace molt

@@ -15,6 +15,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -34,7 +35,14 @@ uint64_t mix(uint64_t seed, uint64_t index) {
 
 at::Tensor initialValue(const ParameterDescription& parameter, uint64_t seed) {
   if (parameter.initOnes) return at::ones(parameter.shape, at::kFloat);
-  return at::empty(parameter.shape, at::kFloat).normal_(0, parameter.initStd, at::detail::createCPUGenerator(seed));
+  const auto value = at::empty(parameter.shape, at::kFloat);
+  const auto generator = at::detail::createCPUGenerator(seed);
+  const double bound = parameter.initBound;
+  return bound > 0 ? value.uniform_(-bound, bound, generator) : value.normal_(0, parameter.initStd, generator);
+}
+
+bool hasRole(const UnitDescription& unit, const std::string& role) {
+  return std::any_of(unit.parameters.begin(), unit.parameters.end(), [&](const auto& it) { return it.role == role; });
 }
 
 void checkUnits(const DecoderConfig& config, const std::vector<UnitDescription>& units) {
@@ -81,7 +89,8 @@ class AddProduct : public torch::autograd::Function<AddProduct> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto d = gradients[0].to(saved[0].scalar_type());
-    return {gradients[0], d.mm(saved[1]), d.t().mm(saved[0]), at::Tensor()};
+    const auto weightGradient = context->needs_input_grad(2) ? d.t().mm(saved[0]) : at::Tensor();
+    return {gradients[0], d.mm(saved[1]), weightGradient, at::Tensor()};
   }
 };
 
@@ -99,19 +108,29 @@ Model::Model(
       units_(std::move(units)),
       group_(std::move(group)),
       trainable_(trainable),
+      hasValues_(hasRole(units_.back(), "value")),
       headChunk_(headChunk),
       keepGraphs_(keepGraphs) {
   checkUnits(config_, units_);
   TORCH_CHECK(headChunk_ > 0, "headChunk must be positive, not ", headChunk_);
-  for (const auto& unit : units_) shards_.push_back(std::make_shared<FlatShard>(unit, group_, trainable_, dtype));
+  for (const auto& unit : units_) {
+    // In bfloat16 a value would have three digits.
+    const auto own = hasRole(unit, "value") ? at::kFloat : dtype;
+    const bool whole = trainable_ && !unit.adapters;
+    shards_.push_back(std::make_shared<FlatShard>(unit.parameters, group_, whole, own));
+    if (whole) trained_.push_back(shards_.back());
+    if (!unit.adapters) continue;
+    trained_.push_back(std::make_shared<FlatShard>(unit.adapters->parameters, group_, trainable_, at::kFloat));
+    shards_.back()->adapt(trained_.back(), unit.adapters->scale);
+  }
 }
 
-void Model::initialize(uint64_t seed) {
+void Model::initialize(uint64_t seed, bool adaptersOnly) {
   const at::AutoGradMode noGraph(false);
   uint64_t index = 0;
-  for (const auto& shard : shards_) {
+  for (const auto& shard : adaptersOnly ? trained_ : shards_) {
     for (const auto& slot : shard->slots()) {
-      shard->scatter(shard->data(), slot, initialValue(slot.parameter, mix(seed, index++)));
+      shard->scatter(shard->data(), slot, initialValue(slot.parameter, mix(adaptersOnly ? ~seed : seed, index++)));
     }
   }
 }
@@ -121,18 +140,38 @@ void Model::load(const std::vector<TensorLocation>& tensors) {
   const auto located = locateParameters(units_, tensors);
   size_t index = 0;
   for (const auto& shard : shards_) {
-    for (const auto& slot : shard->slots()) shard->scatter(shard->data(), slot, mapTensor(located[index++]));
+    for (const auto& slot : shard->slots()) {
+      if (slot.parameter.role != "value") shard->scatter(shard->data(), slot, mapTensor(located[index++]));
+    }
   }
 }
 
+std::shared_ptr<Model> Model::base() const {
+  auto model = std::make_shared<Model>(*this);
+  model->trainable_ = false;
+  model->trained_.clear();
+  for (auto& shard : model->shards_) shard = shard->base();
+  return model;
+}
+
 Model::Scores Model::forward(const PackedRows& packed, bool grad) {
+  TORCH_CHECK(!hasValues_, "a model with a value head has no log-probabilities");
+  const auto scores = run(packed, grad);
+  return {scores.select(1, 0), scores.select(1, 1)};
+}
+
+at::Tensor Model::values(const PackedRows& packed, bool grad) {
+  TORCH_CHECK(hasValues_, "the model has no value head");
+  return run(packed, grad).select(1, 0);
+}
+
+at::Tensor Model::run(const PackedRows& packed, bool grad) const {
   TORCH_CHECK(!grad || trainable_, "a model that is not trainable has no gradients");
   const at::AutoGradMode mode(grad);
   const auto rows = sortRows(packed, config_.vocabSize);
   const auto scores = runHead(rows, runLayers(rows, grad));
-  const auto scattered =
-      at::zeros({static_cast<int64_t>(packed.tokens.size()), 2}, at::kFloat).index_copy(0, rows.origins, scores);
-  return {scattered.select(1, 0), scattered.select(1, 1)};
+  const auto length = static_cast<int64_t>(packed.tokens.size());
+  return at::zeros({length, scores.size(1)}, at::kFloat).index_copy(0, rows.origins, scores);
 }
 
 at::Tensor Model::runLayers(const SortedRows& rows, bool grad) const {
@@ -163,6 +202,7 @@ at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden) cons
   const auto body = [config = config_, targets = rows.targets, temperatures = rows.temperatures](
                         const UnitWeights& weights, const at::Tensor& input, int64_t begin, bool) {
     const auto x = rmsNorm(input, weights["norm"], config.rmsNormEps);
+    if (const auto* value = weights.find("value")) return at::linear(x, *value);
     const auto logits = at::linear(x, weights[config.tieWordEmbeddings ? "embed" : "head"]);
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, input.size(0)); };
     return scoreTargets(logits, part(temperatures), part(targets));
@@ -178,16 +218,14 @@ void Model::backward(const at::Tensor& loss) {
 }
 
 void Model::zeroGradients() {
-  for (const auto& shard : shards_) {
-    if (trainable_) shard->gradient().zero_();
-  }
+  for (const auto& shard : trained_) shard->gradient().zero_();
 }
 
 double Model::gradientNorm() const {
   TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
   const at::AutoGradMode noGraph(false);
   double squares = 0;
-  for (const auto& shard : shards_) {
+  for (const auto& shard : trained_) {
     const auto norm = at::linalg_vector_norm(shard->gradient(), 2, std::nullopt, false, at::kDouble);
     squares += std::pow(norm.item<double>(), 2);
   }
@@ -201,7 +239,7 @@ std::vector<std::string> Model::nonFiniteGradients() const {
   const at::AutoGradMode noGraph(false);
   std::vector<const std::string*> names;
   std::vector<float> broken;
-  for (const auto& shard : shards_) {
+  for (const auto& shard : trained_) {
     for (const auto& slot : shard->slots()) {
       names.push_back(&slot.parameter.name);
       broken.push_back(at::isfinite(shard->local(shard->gradient(), slot)).all().item<bool>() ? 0 : 1);
@@ -216,29 +254,31 @@ std::vector<std::string> Model::nonFiniteGradients() const {
   return result;
 }
 
-Model::Place Model::find(const std::string& name) const {
-  for (const auto& shard : shards_) {
-    for (const auto& slot : shard->slots()) {
-      if (slot.parameter.name == name) return {shard.get(), &slot};
+Model::Place Model::find(const std::string& name, bool trained) const {
+  for (const auto& shards : {trained_, trained ? Shards() : shards_}) {
+    for (const auto& shard : shards) {
+      for (const auto& slot : shard->slots()) {
+        if (slot.parameter.name == name) return {shard.get(), &slot};
+      }
     }
   }
-  TORCH_CHECK(false, "the model has no parameter '", name, "'");
+  TORCH_CHECK(false, "the model ", trained ? "trains" : "has", " no parameter '", name, "'");
 }
 
 at::Tensor Model::read(const std::string& name) const {
-  const auto [shard, slot] = find(name);
-  return slot->in(shard->gather(shard->data())).clone();
+  const auto [shard, slot] = find(name, false);
+  return slot->in(shard->gatherWeights(at::kFloat)).clone();
 }
 
 at::Tensor Model::readGradient(const std::string& name) const {
   TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
-  const auto [shard, slot] = find(name);
+  const auto [shard, slot] = find(name, true);
   return slot->in(shard->gather(shard->gradient())).clone();
 }
 
 void Model::writeGradient(const std::string& name, const at::Tensor& value) {
   TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
-  const auto [shard, slot] = find(name);
+  const auto [shard, slot] = find(name, true);
   TORCH_CHECK(
       value.numel() == slot->parameter.numel(), "parameter '", name, "' has ", slot->parameter.numel(), " values, not ",
       value.numel());
@@ -246,21 +286,21 @@ void Model::writeGradient(const std::string& name, const at::Tensor& value) {
 }
 
 template <typename Visit>
-void Model::forEachParameter(Visit visit) const {
+void Model::forEachParameter(const Shards& shards, Visit visit) const {
   const at::AutoGradMode noGraph(false);
-  for (const auto& shard : shards_) {
-    const auto flat = shard->gather(shard->data());
+  for (const auto& shard : shards) {
+    const auto flat = shard->gatherWeights(at::kFloat);
     for (const auto& slot : shard->slots()) visit(slot.in(flat));
   }
 }
 
-void Model::save(const std::string& path, const std::vector<uint8_t>& header) const {
+void Model::save(const std::string& path, const std::vector<uint8_t>& header, bool adaptersOnly) const {
   std::optional<FileWriter> file;
   if (rank() == 0) {
     file.emplace(path);
     file->write(header.data(), header.size());
   }
-  forEachParameter([&](const at::Tensor& value) {
+  forEachParameter(adaptersOnly ? trained_ : shards_, [&](const at::Tensor& value) {
     if (file) file->write(value);
   });
   if (file) file->close();
@@ -268,20 +308,20 @@ void Model::save(const std::string& path, const std::vector<uint8_t>& header) co
 
 void Model::broadcast(const std::shared_ptr<ProcessGroup>& transfer) const {
   TORCH_CHECK(rank() != 0 || transfer, "rank 0 of the model broadcasts its weights and needs the transfer's group");
-  forEachParameter([&](const at::Tensor& value) {
+  forEachParameter(shards_, [&](const at::Tensor& value) {
     if (rank() == 0) transfer->broadcast(value, 0);
   });
 }
 
 std::string Model::checksum() const {
   Checksum checksum;
-  forEachParameter([&](const at::Tensor& value) { checksum.update(value); });
+  forEachParameter(shards_, [&](const at::Tensor& value) { checksum.update(value); });
   return checksum.hexadecimal();
 }
 
 int64_t Model::shardSize() const {
   int64_t size = 0;
-  for (const auto& shard : shards_) size += shard->data().numel();
+  for (const auto& shard : trained_) size += shard->data().numel();
   return size;
 }
 

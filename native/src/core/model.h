@@ -30,9 +30,13 @@ class Model {
       int64_t headChunk,
       bool keepGraphs);
 
-  /// Each parameter has its own generator, so weights depend on neither sharding nor order.
-  void initialize(uint64_t seed);
+  /// Each parameter has its own generator, so weights depend on neither sharding nor order. The adapters are a call of
+  /// their own.
+  void initialize(uint64_t seed, bool adaptersOnly);
+  /// A value head keeps what it has.
   void load(const std::vector<TensorLocation>& tensors);
+  /// What the adapters were laid on, not trainable; the two share one copy.
+  std::shared_ptr<Model> base() const;
 
   struct Scores {
     at::Tensor logp;     // [T], zeros where no target was
@@ -40,6 +44,8 @@ class Model {
   };
   /// With `grad`, the graph reaches every unit even where no position has a target. Collective.
   Scores forward(const PackedRows& rows, bool grad);
+  /// [T], of a model with a value head: zeros where no target was. Collective.
+  at::Tensor values(const PackedRows& rows, bool grad);
   /// Adds the gradient of a scalar to the shards, summed over ranks. Collective.
   void backward(const at::Tensor& loss);
 
@@ -48,42 +54,48 @@ class Model {
   double gradientNorm() const;
   /// Names of the parameters with a NaN or infinity on any rank. Collective.
   std::vector<std::string> nonFiniteGradients() const;
-  /// One whole parameter, a copy. Collective.
+  /// One whole parameter, its adapters' product added, or an adapter's own; a copy. Collective.
   at::Tensor read(const std::string& name) const;
   at::Tensor readGradient(const std::string& name) const;
   void writeGradient(const std::string& name, const at::Tensor& value);
 
-  /// Rank 0 writes the header and every parameter in the order of the units. Collective.
-  void save(const std::string& path, const std::vector<uint8_t>& header) const;
+  /// Rank 0 writes the header and every parameter in the order of the units; or the adapters' alone. Collective.
+  void save(const std::string& path, const std::vector<uint8_t>& header, bool adaptersOnly) const;
   /// Rank 0 sends every parameter, in the order of the units, as root of `transfer` (null elsewhere). Collective.
   void broadcast(const std::shared_ptr<ProcessGroup>& transfer) const;
   /// Of every parameter in the order of the units; padding does not count. Collective.
   std::string checksum() const;
 
-  /// Float32 values of this rank, all units.
+  using Shards = std::vector<std::shared_ptr<FlatShard>>;
+  /// Float32 values that this rank trains, all units.
   int64_t shardSize() const;
-  const std::vector<std::shared_ptr<FlatShard>>& shards() const { return shards_; }
+  /// What an optimizer steps: the units' shards, or of those with adapters these.
+  const Shards& trained() const { return trained_; }
 
  private:
   struct Place {
     FlatShard* shard;
     const Slot* slot;
   };
-  Place find(const std::string& name) const;
+  Place find(const std::string& name, bool trained) const;
   int rank() const { return group_ ? group_->rank() : 0; }
+  /// What the head gives, [T, columns].
+  at::Tensor run(const PackedRows& rows, bool grad) const;
   at::Tensor runLayers(const SortedRows& rows, bool grad) const;
   at::Tensor runHead(const SortedRows& rows, const at::Tensor& hidden) const;
   /// Calls visit(parameter, whole value) in the order of the units. Collective.
   template <typename Visit>
-  void forEachParameter(Visit visit) const;
+  void forEachParameter(const Shards& shards, Visit visit) const;
 
   const DecoderConfig config_;
   const std::vector<UnitDescription> units_;
   const std::shared_ptr<ProcessGroup> group_;
-  const bool trainable_;
+  bool trainable_;
+  const bool hasValues_;  // the head gives one number a position
   const int64_t headChunk_;
   const bool keepGraphs_;
-  std::vector<std::shared_ptr<FlatShard>> shards_;  // one a unit
+  Shards shards_;  // one a unit
+  Shards trained_;
 };
 
 }  // namespace molt

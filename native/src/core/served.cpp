@@ -13,7 +13,7 @@ ServedWeights::ServedWeights(
     const DecoderConfig& config, const std::vector<UnitDescription>& units, at::ScalarType dtype, bool plain)
     : config_(config) {
   for (const auto& description : units) {
-    const FlatLayout layout(description);
+    const FlatLayout layout(description.parameters);
     const auto flat = at::empty({layout.size}, dtype);
     for (const auto& slot : layout.slots) parameters_.emplace_back(slot.parameter.name, slot.in(flat));
     auto& unit = units_.emplace_back(Unit{layout.weightsOf(flat), {}});

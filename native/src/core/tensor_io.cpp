@@ -22,6 +22,7 @@ std::vector<TensorLocation> locateParameters(
   std::vector<TensorLocation> located;
   for (const auto& unit : units) {
     for (const auto& parameter : unit.parameters) {
+      if (parameter.role == "value") continue;
       const auto found = byName.find(parameter.name);
       TORCH_CHECK(
           found != byName.end(), "tensor '", parameter.name, "' of shape ", at::IntArrayRef(parameter.shape),

@@ -19,7 +19,8 @@ struct TensorLocation {
   std::vector<int64_t> shape;
 };
 
-// The location of every parameter, in `units` order. Throws on the first missing or of another shape.
+// The location of every parameter, in `units` order. Throws on the first missing or of another shape. Value heads are
+// no checkpoint's and left out.
 std::vector<TensorLocation> locateParameters(
     const std::vector<UnitDescription>& units, const std::vector<TensorLocation>& tensors);
 

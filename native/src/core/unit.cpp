@@ -52,8 +52,9 @@ Leaves openLeaves(const UnitCall& call, bool differentiable) {
   for (const auto& shard : call.shards) {
     const auto flat = shard->gatherWeights();
     for (const auto& slot : shard->layout().fused) {
-      leaves.list.push_back(slot.in(flat).detach().set_requires_grad(differentiable));
-      leaves.weights.set(slot.parameter.role, leaves.list.back());
+      const auto weight = slot.in(flat).detach();
+      leaves.weights.set(slot.parameter.role, weight);
+      if (shard->trains(slot)) leaves.list.push_back(weight.set_requires_grad(differentiable));
     }
   }
   return leaves;
@@ -107,15 +108,19 @@ class UnitFunction : public torch::autograd::Function<UnitFunction> {
     const auto leaves = keep ? std::exchange(call.leaves, {}) : openLeaves(call, true);
     variable_list buffers, places;
     for (const auto& shard : call.shards) {
-      buffers.push_back(shard->openGradient());
-      for (const auto& slot : shard->layout().fused) places.push_back(slot.in(buffers.back()));
+      buffers.push_back(shard->trains() ? shard->openGradient() : at::Tensor());
+      for (const auto& slot : shard->layout().fused) {
+        if (shard->trains(slot)) places.push_back(slot.in(buffers.back()));
+      }
     }
     const auto inputGradient = inChunks(input.size(0), call.options.chunk, [&](int64_t begin, int64_t rows) {
       auto graph = keep ? std::exchange(call.graph, {})
                         : record(call, leaves, input.narrow(0, begin, rows), begin, true);
       return differentiate(std::move(graph), leaves, outputGradients[0].narrow(0, begin, rows), places);
     });
-    for (size_t i = 0; i < buffers.size(); ++i) call.shards[i]->reduceGradient(buffers[i]);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      if (buffers[i].defined()) call.shards[i]->reduceGradient(buffers[i]);
+    }
     return {inputGradient, at::Tensor()};
   }
 };
@@ -137,6 +142,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& outputGradients) {
     const auto holder = context->saved_data["call"].toCapsule();
     const auto shard = static_cast<const UnitCall&>(*holder).shards[0];
+    if (!shard->trains()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     const auto buffer = shard->openGradient();
     shard->slots()[0].in(buffer).index_add_(0, context->get_saved_variables()[0], outputGradients[0]);
     shard->reduceGradient(buffer);

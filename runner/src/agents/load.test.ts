@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { bundleRoot } from "./bundle.ts";
 import { loadAgent } from "./load.ts";
@@ -53,6 +53,33 @@ async function run(
 }
 
 const silent = "export default class extends Env { step() { return { reward: 0.5, done: true }; } }";
+
+describe("a turn", () => {
+  test("names the line of the agent that its reply goes to", async () => {
+    process.setSourceMapsEnabled(true);
+    onTestFinished(() => process.setSourceMapsEnabled(false));
+    const env = `import { Env } from "molt-runner";
+      interface Given { text: string }
+      export default class extends Env {
+        step({ text }: Given) {
+          return { reward: text.length, done: true };
+        }
+      }`;
+    const chat = `import { ChatAgent } from "molt-runner";
+      export default class extends ChatAgent {
+
+        async run({ row: { messages }, baseUrl }) {
+          const headers = { "content-type": "application/json" };
+          const body = JSON.stringify({ model: "policy", messages });
+          await fetch(baseUrl + "/chat/completions", { method: "POST", headers, body });
+          return { reward: 1 };
+        }
+      }`;
+    const turnOf = (rollout: Rollout | FailedRollout) => (rollout as Rollout).segments[0]!.turns[0];
+    expect(turnOf(await run("placed-env", env))).toMatchObject({ source: `${join(folder, "placed-env.ts")}:4` });
+    expect(turnOf(await run("placed-chat", chat))).toMatchObject({ source: `${join(folder, "placed-chat.ts")}:4` });
+  });
+});
 
 describe("a file's own grader", () => {
   test("says the reward in place of the agent, and the score with it", async () => {

@@ -1,5 +1,7 @@
+import { readFileSync } from "node:fs";
+import { findSourceMap } from "node:module";
 import { dirname, join } from "node:path";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { messageOf, usageError } from "../errors.ts";
 import { agentClass } from "./agent-class.ts";
 import { type ClientAgent, runClientRollout } from "./client-runner.ts";
@@ -30,9 +32,11 @@ export async function loadAgent(
     const command = commandAgent({ ...source, rewardSeconds: shared.limits.rewardSeconds });
     return atMost(maxCommands, await throughGateway(command, { ...shared, locate: () => undefined }, warn));
   }
-  const context: RolloutContext = { ...shared, locate: locator(source.path) };
   const module = await importAgent(source.bundle, source.path);
   const Agent = agentClass(module, source.path);
+  const takesReplies = "run" in Agent.prototype ? Agent.prototype.run : Agent.prototype.step;
+  const place = sourceOf(source.bundle, takesReplies);
+  const context: RolloutContext = { ...shared, locate: locator(source.path), source: place };
   if (source.onlyEnv && "run" in Agent.prototype) {
     const message = "run.deterministic needs an Env: a ChatAgent's own client may call the model in any order";
     throw usageError(message, { position: { file: source.path }, fix: "write `export default class extends Env`" });
@@ -79,6 +83,17 @@ async function importAgent(bundle: string, path: string): Promise<{ default?: un
     const what = `the agent failed while loading${where ? ` at ${where}` : ""}: ${messageOf(error)}`;
     throw usageError(what, { position: { file: path } });
   });
+}
+
+/** `file:line` where the user wrote a function of a bundle; undefined where no source map says it. */
+function sourceOf(bundle: string, written: (...given: never[]) => unknown): string | undefined {
+  const code = readFileSync(bundle, "utf8");
+  const at = code.indexOf(written.toString());
+  const lines = code.slice(0, at).split("\n");
+  const entry = findSourceMap(bundle)?.findEntry(lines.length - 1, lines.at(-1)!.length);
+  return at >= 0 && entry && "originalLine" in entry
+    ? `${fileURLToPath(entry.originalSource)}:${entry.originalLine + 1}`
+    : undefined;
 }
 
 /** The function that a file exports as `grade`; CommonJS has all its exports in the default one. */

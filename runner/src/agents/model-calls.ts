@@ -91,8 +91,10 @@ export class ModelCalls {
     const isFull = sampled.stop === "length" && sampled.tokenIds.length >= this.room(pending);
     const { temperature } = this.task.sampling;
     const { cut } = sampled;
-    const stop = isFull ? "context" : sampled.stop;
-    return { sampled, info: { callId: request.requestId, temperature, stop, ...(cut && { cut }) } };
+    const { source } = this.context;
+    const stop: StopReason = isFull ? "context" : sampled.stop;
+    const info = { callId: request.requestId, temperature, stop, ...(source && { source }), ...(cut && { cut }) };
+    return { sampled, info };
   }
 
   secondsLeft(): number {

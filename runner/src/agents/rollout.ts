@@ -60,6 +60,8 @@ export interface RolloutContext extends Pick<RunSettings, "runId" | "seed" | "li
   generate(url: string, request: GenerateRequest, options: CallOptions): Promise<GenerateResult>;
   /** Names the agent's source line that an error comes from. */
   locate(error: unknown): string | undefined;
+  /** Where the agent's code is that a reply goes to, `file:line`. */
+  source?: string;
 }
 
 export class RolloutFailure extends Error {

@@ -55,7 +55,10 @@ describe("this repository's index", () => {
     );
     expect(relative(index.definitionOf("loss", "ppo"))).toMatch(/^runner\/src\/algorithms\/losses\/ppo\.ts: ppo: /);
     expect(relative(index.definitionOf("filter", "drop"))).toMatch(/filters\/dynamic-filtering\.ts: signal: /);
-    expect(index.definitionOf("estimator", "gae")).toBeUndefined();
+    expect(relative(index.definitionOf("estimator", "gae"))).toMatch(
+      /^runner\/src\/algorithms\/advantages\/gae\.ts: gae/,
+    );
+    expect(index.definitionOf("estimator", "magic")).toBeUndefined();
   });
 
   it("has the metrics that a step really gives", () => {

@@ -1,5 +1,5 @@
 import { recipeReads } from "./recipe-readers.ts";
-import { bare, docOf, type Node, nameOf, properties, walk } from "./syntax.ts";
+import { bare, docOf, type Node, nameOf, properties, walk, wordsOf } from "./syntax.ts";
 
 /** What a name in code stands for. A key's name is its dotted path, sections included; an agent's is its class's. */
 export type CodeKind = "key" | "estimator" | "loss" | "filter" | "metric" | "event" | "agent";
@@ -64,7 +64,10 @@ function readKeys(program: Node): Mention[] {
   );
 }
 
-/** A section's file: its exported constant is the section, `section("…", { … })`; constants beside it are parts. */
+/**
+ * A section's file: its exported constant is the section, `section("…", { … })`; constants beside it are parts.
+ * Keys that sections share are what an exported function gives; the words of its first parameter's type name these.
+ */
 function schemaKeys(program: Node, section: string): Mention[] {
   const constants = walk(program).filter(({ type }) => type === "VariableDeclarator");
   const shapeOf = (value: Node): Node | undefined => {
@@ -82,7 +85,15 @@ function schemaKeys(program: Node, section: string): Mention[] {
     });
   const exported = (program.body as Node[]).flatMap(declared)[0];
   const shape = exported && shapeOf(exported.init as Node);
-  return shape ? [mention("key", section, exported.id as Node, defines), ...below(section, shape)] : [];
+  if (shape) return [mention("key", section, exported.id as Node, defines), ...below(section, shape)];
+  return (program.body as Node[]).flatMap(({ declaration }) => {
+    const made = declaration as Node | null | undefined;
+    if (made?.type !== "FunctionDeclaration") return [];
+    const given = walk(made).find(({ type }) => type === "ReturnStatement");
+    const [first] = made.params as Node[];
+    const sections = wordsOf((first?.typeAnnotation as Node | undefined)?.typeAnnotation as Node | undefined);
+    return sections.flatMap((name) => below(name, given?.argument as Node));
+  });
 }
 
 /** The constants that a statement exports. */

@@ -84,3 +84,9 @@ export function docOf(node: Node): string {
 export function firstSentence(text: string): string {
   return /^(.*?)\.(?=\s|$)/.exec(text)?.[1] ?? text;
 }
+
+/** Of the type `"a"`, or `"a" | "b"`; none of any other. */
+export function wordsOf(type: Node | undefined): string[] {
+  const types = type?.type === "TSUnionType" ? (type.types as Node[]) : type ? [type] : [];
+  return types.flatMap(({ literal }) => nameOf(literal as Node | undefined) ?? []);
+}

@@ -170,7 +170,7 @@ describe("--explain", () => {
       "  default   null",
       "  flag      --rollout.max_new_tokens",
       "  guardrail replyLength: A reply is shorter than data.max_len, which counts the prompt too.",
-      "  metrics   response_length, stop/length",
+      "  metrics   response_length, turn/length",
     ]);
   });
 

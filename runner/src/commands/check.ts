@@ -24,16 +24,16 @@ interface Checked {
 /** Validates recipes and every file they name; starts nothing and executes nothing of the workspace. */
 export async function checkCommand(paths: string[], { format, flags, version }: CheckVerbOptions): Promise<number> {
   const checked: Checked[] = [];
-  for (const path of paths) checked.push(await check(path, flags));
+  for (const path of paths) checked.push(await checkFile(path, flags));
   const problems = checked.flatMap((recipe) => recipe.problems);
   if (format === "sarif") console.log(JSON.stringify(sarif(problems, version)));
   if (format === "github") for (const line of github(problems)) console.log(line);
-  if (format === "json") for (const recipe of checked) console.log(JSON.stringify(inJson(recipe)));
+  if (format === "json") for (const recipe of checked) console.log(JSON.stringify(checkedJson(recipe)));
   if (format === "text") printText(checked);
   return checked.every(({ right }) => right) ? ExitCode.done : ExitCode.usage;
 }
 
-async function check(path: string, flags: Record<string, string>): Promise<Checked> {
+export async function checkFile(path: string, flags: Record<string, string>): Promise<Checked> {
   try {
     const right = await checkRecipe(path, { flags, mode: "check" });
     return { path, right, problems: right.problems };
@@ -59,7 +59,7 @@ function printText(checked: Checked[]): void {
   if (wrong.length > 0) throw new RecipeError(wrong);
 }
 
-function inJson({ path, problems, right }: Checked): object {
+export function checkedJson({ path, problems, right }: Checked): object {
   if (right === undefined) return { path, ok: false, problems };
   const { verb, recipe, provenance, arithmetic } = right;
   return { path, ok: true, verb, recipe: writtenRecipe(recipe, provenance), problems, arithmetic };

@@ -20,12 +20,12 @@ export function contextCommand({ map, room: rooms, budget, json }: ContextOption
   return ExitCode.done;
 }
 
-function countsOf({ budget, files, tokens, wholeTokens }: CodeContext): string {
+export function countsOf({ budget, files, tokens, wholeTokens }: CodeContext): string {
   const counts = forms.map((form) => `${files.filter((one) => one.form === form).length} ${form}`).reverse();
   return `${tokens} of ${budget} tokens, files: ${counts.join(", ")}; all of them whole take ${wholeTokens}`;
 }
 
-function mapText({ rooms }: CodeMap): string {
+export function mapText({ rooms }: CodeMap): string {
   const lines = rooms.flatMap(({ room, summary, tokens, files }) => [
     `${room} (${tokens} tokens)${summary && `: ${summary}`}`,
     ...files.flatMap(({ file, summary, tokens, exports, imports, importedBy }) => [

@@ -1,5 +1,5 @@
-import { copyFileSync, rmSync } from "node:fs";
-import { isDeepStrictEqual } from "node:util";
+import { copyFileSync, readdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { usageError } from "../errors.ts";
 import { syncPath } from "../files.ts";
 import { type Checkpoint, findCheckpoint, hashOf, listCheckpoints, saveCheckpoint } from "../loop/checkpoint.ts";
@@ -9,11 +9,13 @@ import { RunDirectory } from "../loop/run-directory.ts";
 import { trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
+import { recipeDiff } from "../recipe/diff.ts";
 import { loadRecipe } from "../recipe/load.ts";
-import { recipeKeys, valueAt } from "../recipe/schema.ts";
 import { findRun } from "../telemetry/find-run.ts";
-import { shardPath } from "../trainer/shard-file.ts";
+import { foldRun } from "../telemetry/fold.ts";
+import { readEvents } from "../telemetry/log.ts";
 import type { VerbOptions } from "./options.ts";
+import { trainersFrom, trainingVerb } from "./resume.ts";
 import { createRun, nextCommands } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
@@ -22,9 +24,10 @@ export async function forkCommand(
   name: string,
   { json, flags, step }: VerbOptions & { step?: number },
 ): Promise<number> {
-  const parent = RunDirectory.at(findRun(name));
-  const before = loadRecipe(parent.recipe, { verb: "run" });
-  const checked = await checkRecipe(parent.recipe, { flags, verb: "run", mode: "launch" });
+  const parent = RunDirectory.at(findRun(name, "runs", "checkpoints"));
+  const verb = trainingVerb(parent, foldRun(readEvents(parent.events)));
+  const before = loadRecipe(parent.recipe, { verb });
+  const checked = await checkRecipe(parent.recipe, { flags, verb, mode: "launch" });
   const { recipe, arithmetic } = checked;
   await requireAddon();
   const source = await checkpointOf(parent, step);
@@ -35,21 +38,19 @@ export async function forkCommand(
       fix: `--run.steps ${2 * from}, or --step names an earlier checkpoint`,
     });
   }
-  const { directory, log, begin } = createRun(parent.recipe, "run", checked);
+  const { directory, log, begin } = createRun(parent.recipe, verb, checked);
   // Before there is an event: until it has this, it is no run that could be resumed.
   const checkpoint = await copyCheckpoint(source, directory.checkpoints, hashOf(recipe)).catch((error) => {
     rmSync(directory.path, { recursive: true });
     throw error;
   });
-  const next = nextCommands(directory, displayPath(directory.recipe));
-  const changed = [...recipeKeys.keys()].filter(
-    (key) => !isDeepStrictEqual(valueAt(before.recipe, key), valueAt(recipe, key)),
-  );
+  const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
+  const changed = recipeDiff(before, checked).map(({ key }) => key);
   return conduct({ recipe, directory, log, json, next }, async (interrupted) => {
     begin();
     log.emit({ type: "forked", from: parent.runId, step: from, changed });
     log.emit({ type: "resumed", fromStep: from, totalSteps: arithmetic.steps });
-    return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint });
+    return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]);
   });
 }
 
@@ -67,10 +68,9 @@ async function checkpointOf({ checkpoints, runId }: RunDirectory, step?: number)
 async function copyCheckpoint({ directory, state }: Checkpoint, root: string, recipeHash: string): Promise<Checkpoint> {
   const copied = { ...state, untrained: [], recipeHash };
   const copy = async (aside: string) => {
-    for (let rank = 0; rank < state.worldSize; rank++) {
-      const shard = shardPath(aside, rank);
-      copyFileSync(shardPath(directory, rank), shard);
-      syncPath(shard);
+    for (const shard of readdirSync(directory).filter((name) => name.endsWith(".safetensors"))) {
+      copyFileSync(join(directory, shard), join(aside, shard));
+      syncPath(join(aside, shard));
     }
   };
   return { directory: await saveCheckpoint(root, copied, copy), state: copied };

@@ -9,6 +9,18 @@ import type { VerbOptions } from "./options.ts";
  * its devices cannot hold is refused after the plan.
  */
 export async function planCommand(path: string, { json, flags }: VerbOptions): Promise<number> {
+  const { plan, fits, problems, table } = planFile(path, flags);
+  if (json) console.log(JSON.stringify({ ok: fits, ...plan, problems }));
+  else {
+    console.log(table);
+    if (!fits) throw new RecipeError(problems);
+    for (const problem of problems) console.log(formatDiagnostic(problem));
+  }
+  return fits ? ExitCode.done : ExitCode.usage;
+}
+
+/** The plan of a recipe that is right, whether it fits its devices, and what is wrong or worth knowing. */
+export function planFile(path: string, flags: Record<string, string>) {
   const resolution = readRecipe(path, flags);
   const { recipe } = resolution;
   const verb = inferVerb(recipe);
@@ -19,12 +31,6 @@ export async function planCommand(path: string, { json, flags }: VerbOptions): P
   const fits = planned.every(({ severity }) => severity !== "error");
   // That only `plan` reads a key is no news here.
   const problems = [...found.filter(({ rule }) => rule !== "planned"), ...planned];
-  if (json) console.log(JSON.stringify({ ok: fits, ...plan, problems }));
-  else {
-    console.log(planTable(plan));
-    if (recipe.data.mean_len === null) console.log("  (a guess: set data.mean_len to the mean row that you see)");
-    if (!fits) throw new RecipeError(problems);
-    for (const problem of problems) console.log(formatDiagnostic(problem));
-  }
-  return fits ? ExitCode.done : ExitCode.usage;
+  const guess = recipe.data.mean_len === null ? "\n  (a guess: set data.mean_len to the mean row that you see)" : "";
+  return { plan, fits, problems, table: planTable(plan) + guess };
 }

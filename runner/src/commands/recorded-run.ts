@@ -18,7 +18,8 @@ export async function openRecordedRun(name: string) {
 
 /** Says the row that a rollout's prompt came from. */
 export async function readRows(recipe: Recipe) {
-  const rows = new Map((await readPrompts(recipe)).rows.map((row) => [row.id, row]));
+  const { rows: prompts, evalRows } = await readPrompts(recipe);
+  const rows = new Map([...prompts, ...(evalRows ?? [])].map((row) => [row.id, row]));
   return (promptId: string) => {
     const row = rows.get(promptId);
     if (!row) throw usageError(`data.prompt_dataset has no row ${promptId} any more: labels come from there`);

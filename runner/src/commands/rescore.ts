@@ -20,7 +20,8 @@ export async function rescoreCommand(name: string, { agent, json }: { agent: str
   const context = { tokenizer, limits: rolloutLimits(recipe), locate: locator(path) };
   const rewards: { before: number; after: number }[] = [];
   let failed = 0;
-  for await (const { step, group } of readRollouts(directory)) {
+  for await (const { step, group, dropped } of readRollouts(directory)) {
+    if (dropped?.reason === "eval") continue; // graded as they were evaluated
     const row = rowOf(group.promptId);
     const graded = group.rollouts.map((rollout) => gradeRollout(grade, rollout, row, context));
     for (const [index, outcome] of (await Promise.allSettled(graded)).entries()) {

@@ -4,7 +4,8 @@ import { conduct } from "../loop/conduct.ts";
 import { hasExport } from "../loop/export.ts";
 import { checkFits } from "../loop/fits.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { trainRun } from "../loop/train-run.ts";
+import { sftFrom } from "../loop/sft-run.ts";
+import { trainFrom, trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { findRun } from "../telemetry/find-run.ts";
@@ -16,11 +17,11 @@ import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
 export async function resumeCommand(name: string, { json, flags }: VerbOptions): Promise<number> {
-  const directory = RunDirectory.open(findRun(name));
+  const directory = RunDirectory.open(findRun(name, "runs", "checkpoints"));
   try {
     const run = foldRun(readEvents(directory.events));
-    refuseSft(directory, run);
-    const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb: "run", mode: "launch" });
+    const verb = trainingVerb(directory, run);
+    const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb, mode: "launch" });
     await requireAddon();
     const warnings: string[] = [];
     const checkpoint = await findCheckpoint(directory.checkpoints, (message) => warnings.push(message));
@@ -34,21 +35,24 @@ export async function resumeCommand(name: string, { json, flags }: VerbOptions):
     }
     if (checkpoint) await checkFits(recipe, checkpoint);
     const log = new EventLog(directory.events);
-    const next = nextCommands(directory, displayPath(directory.recipe));
+    const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
     return await conduct({ recipe, directory, log, json, next }, (interrupted) => {
       log.emit({ type: "resumed", fromStep, totalSteps });
       for (const message of warnings) log.emit({ type: "warning", message });
-      return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint });
+      return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]);
     });
   } finally {
     directory.release();
   }
 }
 
-/** Supervised training is short and keeps no checkpoint. */
-export function refuseSft({ runId, recipe }: RunDirectory, { command }: RunState): void {
-  if (command !== "sft") return;
-  throw usageError(`run ${runId} was made by sft, which keeps no checkpoint`, {
-    fix: `its model is in export/ once it has ended; start it again with: npx molt-runner sft ${displayPath(recipe)}`,
+/** What goes on from a checkpoint, by the run's verb. */
+export const trainersFrom = { run: trainFrom, sft: sftFrom };
+
+/** That a run trains with, and goes on by. */
+export function trainingVerb({ runId }: RunDirectory, { command }: RunState): "run" | "sft" {
+  if (command !== "eval") return command === "sft" ? "sft" : "run";
+  throw usageError(`run ${runId} was made by eval, which trains nothing and keeps no checkpoint`, {
+    fix: "name a run of run or sft; molt-runner runs lists them",
   });
 }

@@ -48,14 +48,12 @@ export async function runCommand(path: string, options: VerbOptions): Promise<nu
   });
 }
 
-/** What is worth trying once a run has ended; `recipe` is the file as the user names it. */
-export function nextCommands(directory: RunDirectory, recipe: string): (summary: RunSummary) => string[] {
+/** What is worth trying once a run has ended; `recipe`: the file, as the user names it, that may be evaluated. */
+export function nextCommands(directory: RunDirectory, recipe: string | null): (summary: RunSummary) => string[] {
   const model = displayPath(directory.export);
   return ({ state }) => {
     if (state !== "completed") return [`npx molt-runner resume ${displayPath(directory.path)}`];
-    return [
-      `npx molt-runner eval ${recipe} --actor.model_name_or_path ${model}`,
-      `npx molt-runner serve --model ${model}`,
-    ];
+    const serve = `npx molt-runner serve --model ${model}`;
+    return recipe === null ? [serve] : [`npx molt-runner eval ${recipe} --actor.model_name_or_path ${model}`, serve];
   };
 }

@@ -48,7 +48,7 @@ test("in a folder with a recipe: file, test and the recipe's line; both run at o
   const estimate = await loadFunction<AdvantageEstimator>(join(folder, "my-mean.ts"));
   const rollouts = [1, 0].map((reward) => ({ groupId: "a", reward, tokens: 1, turns: [] }));
   // By hand.
-  const spec = { no_whiten: false, gamma: 1, pass_k: 4 };
+  const spec = { no_whiten: false, gamma: 1, lam: 1, pass_k: 4 };
   expect(Array.from(estimate(rollouts, spec))).toEqual([0.5, -0.5]);
   const loss = await loadFunction<PolicyLoss>(join(folder, "plain.ts"));
   const logp = await tensorOf([-1, -2]);
@@ -63,7 +63,7 @@ test("in a checkout: file, test and the registry's line", () => {
   scaffoldCommand("estimator", "my_mean", templates);
   const registry = read(`${room}/registry.ts`);
   expect(registry).toMatch(/^import { myMean } from "\.\/my-mean\.ts";\n/);
-  expect(registry).toMatch(/turn_credit: turnCredit, my_mean: myMean };\n$/);
+  expect(registry).toMatch(/on_policy_distill: onPolicyDistill, my_mean: myMean };\n/);
   expect(read(`${room}/my-mean.ts`)).toContain('from "./estimator.ts"');
   expect(read(`${room}/my-mean.ts`)).toContain("export const myMean: AdvantageEstimator");
   const own = read(`${room}/my-mean.test.ts`);

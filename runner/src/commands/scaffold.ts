@@ -47,7 +47,7 @@ export function scaffoldCommand(kind: string, name: string, templates: URL): num
   const place = isCheckout ? join(inRunner, "registry.ts") : resolve("recipe.yaml");
   const named = isCheckout ? withEntry(place, camel, name, file) : withKey(place, key, `./${file}.ts`);
   for (const [path, text] of Object.entries({ ...files, [place]: named })) {
-    writeFileSync(path, text);
+    writeFileSync(path, text, { flag: path === place ? "w" : "wx" });
     console.log(displayPath(path));
   }
   const next = "next: npx biome check --write runner/src/algorithms; npm run schema";
@@ -56,7 +56,7 @@ export function scaffoldCommand(kind: string, name: string, templates: URL): num
 }
 
 function withEntry(registry: string, camel: string, name: string, file: string): string {
-  const text = readFileSync(registry, "utf8").replace(/,? ?\n?};\s*$/, `, ${name}: ${camel} };\n`);
+  const text = readFileSync(registry, "utf8").replace(/,? ?\n?};\n/, `, ${name}: ${camel} };\n`);
   return `import { ${camel} } from "./${file}.ts";\n${text}`;
 }
 

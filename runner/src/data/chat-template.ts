@@ -9,7 +9,29 @@ export type ToolSchema = Record<string, unknown>;
 export interface RenderOptions {
   tools?: ToolSchema[];
   addGenerationPrompt?: boolean;
+  /** With marks (see `mark`) where the template's own generation tags are: "begin" and "end". */
+  markGenerations?: boolean;
 }
+
+/** No character of texts, so that it can be told from theirs and taken out again. */
+export function mark(name: string | number): string {
+  return `\uFDD0${name}\uFDD1`;
+}
+
+/** A rendering without its marks, and where which were. */
+export function takeMarks(text: string): { text: string; marks: { name: string; at: number }[] } {
+  const marks: { name: string; at: number }[] = [];
+  let taken = 0;
+  const plain = text.replace(/\uFDD0(\w+)\uFDD1/g, (found: string, name: string, at: number) => {
+    marks.push({ name, at: at - taken });
+    taken += found.length;
+    return "";
+  });
+  return { text: plain, marks };
+}
+
+/** transformers' tags around what the model generates. */
+const generationTag = /\{%(-?)\s*(end)?generation\s*(-?)%\}/g;
 
 /** Those that the engine implements; others would fail, or differ from Python, in mid-run. */
 const filters = new Set(
@@ -23,6 +45,8 @@ const dateCodes = /%(?![dmbBYHM%])./;
 /** A Hugging Face chat template, rendered as `transformers` does. */
 export class ChatTemplate {
   private readonly template: Template;
+  private readonly source: string;
+  private marked: Template | undefined;
   private readonly variables: Record<string, string>;
   private readonly where: string;
   /** Whether arguments are shown as the text that they are, so that 1.0 stays 1.0. */
@@ -34,15 +58,30 @@ export class ChatTemplate {
   constructor(source: string, where: string, variables: Record<string, string>) {
     this.where = where;
     this.variables = variables;
-    this.template = parseTemplate(source, where);
+    this.template = parseTemplate(withBlocks(source), where);
+    this.source = source;
     this.takesArgumentText = this.probeArguments();
     this.repeatsRounds = this.probeRounds();
   }
 
-  render(messages: Message[], { tools, addGenerationPrompt = false }: RenderOptions = {}): string {
+  /** Whether it says itself what the model generates. */
+  get tagsGenerations(): boolean {
+    return this.source.search(generationTag) >= 0;
+  }
+
+  /** What it writes before an assistant's turn; empty where that is not to be told. */
+  get opener(): string {
+    const user: Message = { role: "user", content: "a" };
+    const asked = this.render([user], { addGenerationPrompt: true });
+    // A thought that is begun for the model is shown with its turn, or not at all.
+    return asked.slice(this.render([user]).length).replace(/<think>\s*$/, "");
+  }
+
+  render(messages: Message[], { tools, addGenerationPrompt = false, markGenerations }: RenderOptions = {}): string {
     const shown = this.takesArgumentText ? messages : messages.map(withParsedArguments);
+    if (markGenerations) this.marked ??= new Template(withBlocks(this.source, mark));
     try {
-      return this.renderRaw(shown, tools, addGenerationPrompt);
+      return this.renderRaw(shown, tools, addGenerationPrompt, markGenerations ? this.marked : this.template);
     } catch (error) {
       throw new RunnerError(`the chat template refuses this conversation: ${messageOf(error)}`, {
         position: { file: this.where },
@@ -51,9 +90,9 @@ export class ChatTemplate {
     }
   }
 
-  private renderRaw(messages: Message[], tools: ToolSchema[] | undefined, addGenerationPrompt: boolean): string {
+  private renderRaw(messages: Message[], tools?: ToolSchema[], addGenerationPrompt = false, template = this.template) {
     const generation = { add_generation_prompt: addGenerationPrompt };
-    return this.template.render({ ...this.variables, messages, tools: tools ?? null, ...generation });
+    return template.render({ ...this.variables, messages, tools: tools ?? null, ...generation });
   }
 
   private probeRounds(): boolean {
@@ -102,6 +141,13 @@ function parseTemplate(source: string, where: string): Template {
   const found = [...new Set(findUnsupported(template.parsed))];
   if (found.length > 0) throw refuse(found.join(", "));
   return template;
+}
+
+/** With blocks for tags, which whitespace is trimmed around as in Python; they show the tag's name through `show`. */
+function withBlocks(source: string, show = (_name: string) => ""): string {
+  return source.replace(generationTag, (_, left: string, end: string | undefined, right: string) => {
+    return `{%${left} if true %}{{ '${show(end ? "end" : "begin")}' }}{% endif ${right}%}`;
+  });
 }
 
 interface Node {

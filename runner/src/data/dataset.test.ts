@@ -222,6 +222,12 @@ describe("several files", () => {
     expect(await idsOf([make("one/b.json", '[{"q":"x"}]'), b])).toEqual(["b.json:1", "b.csv:1", "b.csv:2"]);
   });
 
+  test("are each named once", async () => {
+    await expect(readDataset([a, b, a], { inputKey: "q", option: "eval.dataset" })).rejects.toThrow(
+      `eval.dataset names ${a} twice`,
+    );
+  });
+
   test("share one fingerprint: their order and weights count", async () => {
     const fingerprint = async (paths: string[], weights: number[] | null = null) =>
       (await readDataset(paths, { inputKey: "q", weights })).fingerprint;

@@ -30,6 +30,8 @@ const shownProblems = 10;
  */
 export async function readDataset(paths: string | string[], options: DatasetOptions): Promise<Dataset> {
   const files = [paths].flat();
+  const twice = files.find((path, index) => files.findIndex((other) => resolve(other) === resolve(path)) < index);
+  if (twice !== undefined) throw usageError(`${options.option ?? "data.prompt_dataset"} names ${twice} twice`);
   const names = namesOf(files);
   const read = await Promise.allSettled(files.map((path, index) => readRows(path, names[index]!, options)));
   const errors = read.flatMap((one) => (one.status === "rejected" ? [one.reason] : []));

@@ -77,6 +77,17 @@ export function readDecoder(configJson: Config, file: string): Decoder {
   return { family, config, units: describeUnits(config, biases(configJson)) };
 }
 
+/** A decoder as a critic: small random values in place of the language model's head. */
+export function asCritic({ config, units }: Decoder): Pick<Decoder, "config" | "units"> {
+  const { hiddenSize: H } = config;
+  const norm = units.at(-1)!.parameters.filter(({ role }) => role === "norm");
+  const head = [...norm, describe("value", "score.weight", [1, H], 1 / (H + 1))];
+  return {
+    config: { ...config, tieWordEmbeddings: false },
+    units: [...units.slice(0, -1), { kind: "head", parameters: head }],
+  };
+}
+
 /** Of each layer, 0 for full attention. Where no layers are named, the last have it. */
 function readWindows(config: Config, numLayers: number, file: string): number[] {
   const { use_sliding_window: uses, sliding_window: size, max_window_layers: last = 28, layer_types: named } = config;

@@ -155,51 +155,150 @@ describe("PromptQueue", () => {
   });
 
   // Invariant 6, case F1.
-  test("killed at any moment and resumed, every prompt is consumed exactly once an epoch", () => {
-    const actions = fc.array(fc.tuple(fc.constantFrom("next", "consume", "drop", "save", "kill"), fc.nat()), {
-      maxLength: 150,
+  test.each([false, true])(
+    "killed at any moment and resumed, every prompt is consumed exactly once an epoch (by solve rate: %s)",
+    (bySolveRate) => {
+      const actions = fc.array(fc.tuple(fc.constantFrom("next", "consume", "drop", "save", "kill"), fc.nat()), {
+        maxLength: 150,
+      });
+      fc.assert(
+        fc.property(
+          fc.integer({ min: 1, max: 9 }),
+          fc.integer({ min: 1, max: 3 }),
+          actions,
+          (length, epochs, script) => {
+            const options = {
+              promptIds: promptIds.concat(["f", "g", "h", "i"]).slice(0, length),
+              seed: length,
+              epochs,
+            };
+            const create = () => new PromptQueue({ ...options, maxAttempts: 2, bySolveRate });
+            let queue = create();
+            let out: Prompt[] = [];
+            let consumed: string[] = [];
+            let saved = { state: queue.serialize(), consumed: [] as string[] };
+            const nameOf = ({ epoch, promptId }: Prompt) => `${epoch}/${promptId}`;
+            const handOut = () => {
+              const prompt = queue.next();
+              if (!prompt) return;
+              expect(out.map(nameOf)).not.toContain(nameOf(prompt));
+              expect(consumed).not.toContain(nameOf(prompt));
+              out.push(prompt);
+            };
+            const finish = (number: number, drop: boolean) => {
+              const [prompt] = out.splice(number % out.length, 1) as [Prompt];
+              if (drop && queue.giveBack(prompt)) return;
+              if (!drop) queue.consume(prompt, (number % 5) / 4);
+              consumed.push(nameOf(prompt));
+            };
+            for (const [action, number] of script) {
+              if (action === "next") handOut();
+              else if (action === "save")
+                saved = { state: structuredClone(queue.serialize()), consumed: [...consumed] };
+              else if (action === "kill") {
+                queue = create();
+                queue.restore(saved.state);
+                [out, consumed] = [[], [...saved.consumed]];
+              } else if (out.length > 0) finish(number, action === "drop");
+            }
+            while (queue.hasNext() || out.length > 0) {
+              handOut();
+              finish(0, false);
+            }
+            const all = Array.from({ length: epochs }, (_, epoch) =>
+              options.promptIds.map((id) => `${epoch}/${id}`),
+            ).flat();
+            expect(consumed.sort()).toEqual(all.sort());
+          },
+        ),
+        { numRuns: 300 },
+      );
+    },
+  );
+});
+
+describe("by solve rate", () => {
+  const ids = Array.from({ length: 40 }, (_, index) => `p${index}`);
+  const make = (seed = 3, epochs = 2) =>
+    new PromptQueue({ promptIds: ids, seed, epochs, maxAttempts: 2, bySolveRate: true });
+  /** A tenth of the prompts each: 0, 0.1 … 0.9 solved. */
+  const rateOf = (index: number) => Math.floor(index / 4) / 10;
+  const pass = (queue: PromptQueue, count: number, rate: (index: number) => number | undefined = rateOf) =>
+    Array.from({ length: count }, () => {
+      const prompt = queue.next()!;
+      queue.consume(prompt, rate(prompt.index));
+      return prompt.index;
     });
-    fc.assert(
-      fc.property(fc.integer({ min: 1, max: 9 }), fc.integer({ min: 1, max: 3 }), actions, (length, epochs, script) => {
-        const options = { promptIds: promptIds.concat(["f", "g", "h", "i"]).slice(0, length), seed: length, epochs };
-        const create = () => new PromptQueue({ ...options, maxAttempts: 2 });
-        let queue = create();
-        let out: Prompt[] = [];
-        let consumed: string[] = [];
-        let saved = { state: queue.serialize(), consumed: [] as string[] };
-        const nameOf = ({ epoch, promptId }: Prompt) => `${epoch}/${promptId}`;
-        const handOut = () => {
-          const prompt = queue.next();
-          if (!prompt) return;
-          expect(out.map(nameOf)).not.toContain(nameOf(prompt));
-          expect(consumed).not.toContain(nameOf(prompt));
-          out.push(prompt);
-        };
-        const finish = (at: number, drop: boolean) => {
-          const [prompt] = out.splice(at % out.length, 1) as [Prompt];
-          if (drop && queue.giveBack(prompt)) return;
-          if (!drop) queue.consume(prompt);
-          consumed.push(nameOf(prompt));
-        };
-        for (const [action, number] of script) {
-          if (action === "next") handOut();
-          else if (action === "save") saved = { state: structuredClone(queue.serialize()), consumed: [...consumed] };
-          else if (action === "kill") {
-            queue = create();
-            queue.restore(saved.state);
-            [out, consumed] = [[], [...saved.consumed]];
-          } else if (out.length > 0) finish(number, action === "drop");
-        }
-        while (queue.hasNext() || out.length > 0) {
-          handOut();
-          finish(0, false);
-        }
-        const all = Array.from({ length: epochs }, (_, epoch) =>
-          options.promptIds.map((id) => `${epoch}/${id}`),
-        ).flat();
-        expect(consumed.sort()).toEqual(all.sort());
-      }),
-      { numRuns: 300 },
-    );
+
+  test("prompts solved at times come first in the next epoch, by the weights p (1 - p)", () => {
+    const seeds = 400;
+    const first = new Float64Array(10);
+    for (let seed = 0; seed < seeds; seed++) {
+      const queue = make(seed);
+      expect(pass(queue, 40).sort((a, b) => a - b)).toEqual(ids.map((_, index) => index));
+      first[rateOf(queue.next()!.index) * 10]!++;
+    }
+    // By hand: 4 x (0.001 + p (1 - p)) of their sum, 4 x (0.01 + 1.65), for p = 0, 0.1 … 0.9.
+    const shares = [0, 0.09, 0.16, 0.21, 0.24, 0.25, 0.24, 0.21, 0.16, 0.09].map((weight) => (weight + 0.001) / 1.66);
+    for (const [tenth, share] of shares.entries()) {
+      // Five standard deviations of a share of 400 draws.
+      expect(Math.abs(first[tenth]! / seeds - share)).toBeLessThan(5 * Math.sqrt((share * (1 - share)) / seeds));
+    }
+  });
+
+  test("never and always solved ones come last, each still once", () => {
+    const queue = make();
+    const rate = (index: number) => (index < 10 ? 0.5 : index < 25 ? 0 : 1);
+    pass(queue, 40, rate);
+    const second = pass(queue, 40, rate);
+    expect([...second].sort((a, b) => a - b)).toEqual(ids.map((_, index) => index));
+    const places = second.map((index, place) => (index < 10 ? place : -1)).filter((place) => place >= 0);
+    // Of 25 and more weights, those of the ten are 250 times the others'.
+    expect(places.reduce((sum, place) => sum + place) / 10).toBeLessThan(8);
+    expect(queue.next()).toBeNull();
+  });
+
+  test("one that nobody saw counts as any rate alike: before the never solved, after those at a half", () => {
+    const counts = { half: 0, unseen: 0, never: 0 };
+    for (let seed = 0; seed < 300; seed++) {
+      const queue = make(seed);
+      // Dropped prompts have no rate.
+      pass(queue, 40, (index) => (index < 10 ? 0.5 : index < 25 ? undefined : 0));
+      const { index } = queue.next()!;
+      counts[index < 10 ? "half" : index < 25 ? "unseen" : "never"]++;
+    }
+    // Weights 2.51, 15 x (1/6 + 0.001) = 2.515, 0.015: about as many of each, and of the last one in 336.
+    expect(Math.abs(counts.half - counts.unseen)).toBeLessThan(5 * Math.sqrt(300));
+    expect(counts.never).toBeLessThan(10);
+  });
+
+  test("goes on from a checkpoint as it would have, from its rates and in its order", () => {
+    const queue = make();
+    pass(queue, 47);
+    const out = queue.next()!;
+    const state = structuredClone(queue.serialize());
+    const rest = pass(queue, 32);
+    const resumed = make();
+    resumed.restore(state);
+    expect(resumed.next()).toEqual({ ...out, attempt: 1 });
+    expect(pass(resumed, 32)).toEqual(rest);
+    // Without rates the order is another one.
+    const plain = new PromptQueue({ promptIds: ids, seed: 3, epochs: 2, maxAttempts: 2 });
+    expect(pass(plain, 80).slice(48)).not.toEqual(rest);
+  });
+
+  test("switched off or on in the midst of an epoch, each prompt still comes once", () => {
+    for (const [before, after] of [
+      [true, false],
+      [false, true],
+    ] as const) {
+      const options = { promptIds: ids, seed: 3, epochs: 2, maxAttempts: 2 };
+      const queue = new PromptQueue({ ...options, bySolveRate: before });
+      const first = pass(queue, 57);
+      const resumed = new PromptQueue({ ...options, bySolveRate: after });
+      resumed.restore(queue.serialize());
+      const all = [...first, ...drain(resumed).map(({ index }) => index)];
+      expect(all.slice(40).sort((a, b) => a - b)).toEqual(ids.map((_, index) => index));
+    }
   });
 });

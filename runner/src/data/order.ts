@@ -20,6 +20,8 @@ export interface PromptQueueOptions {
   /** What was out at a checkpoint runs again as itself, and so says the same. */
   deterministic?: boolean;
   mixture?: Mixture;
+  /** An epoch's prompts come by how often they were solved, those that sometimes are first. */
+  bySolveRate?: boolean;
 }
 
 export interface Mixture {
@@ -37,6 +39,9 @@ export interface PromptQueueState {
   seed: number;
   begun: number;
   attempts: [place: number, next: number][];
+  /** Where prompts come by solve rate: the orders of epochs that are not consumed, and each prompt's last rate. */
+  orders?: [epoch: number, order: Int32Array][];
+  solveRates?: Float32Array;
 }
 
 /** Uniform: xoshiro128** (Blackman and Vigna, 2018) seeded through splitmix32, with rejection against bias. */
@@ -115,9 +120,12 @@ export class PromptQueue {
   /** Places to hand out again, as which attempt; in the order of their return. */
   private readonly waiting = new Map<number, number>();
   private readonly orders = new Map<number, Int32Array>();
+  /** Of each prompt, in [0, 1]; NaN: never seen. */
+  private solveRates: Float32Array;
 
   constructor(options: PromptQueueOptions) {
     this.options = options;
+    this.solveRates = new Float32Array(options.promptIds.length).fill(Number.NaN);
   }
 
   hasNext(): boolean {
@@ -127,13 +135,16 @@ export class PromptQueue {
   /** Null when nothing is left (what is out may still be given back). */
   next(): Prompt | null {
     if (!this.hasNext()) return null;
-    const [[place, attempt] = [this.begun++, 0]] = this.waiting;
-    return this.handOut(place, attempt);
+    const [again] = this.waiting;
+    if (again) return this.handOut(...again);
+    if (this.options.bySolveRate) this.chooseNext();
+    return this.handOut(this.begun++, 0);
   }
 
-  /** Trained, or dropped for good. */
-  consume(prompt: Prompt): void {
+  /** Trained, or dropped for good. `solveRate`: the mean score of its rollouts. */
+  consume(prompt: Prompt, solveRate?: number): void {
     this.takeBack(prompt);
+    if (solveRate !== undefined) this.solveRates[prompt.index] = Math.min(Math.max(solveRate, 0), 1);
   }
 
   /** False when its attempts are used up: then it is consumed. */
@@ -158,11 +169,14 @@ export class PromptQueue {
     const more = options.deterministic ? 0 : 1;
     const again = [...this.out].map(([{ attempt }, place]): [number, number] => [place, attempt + more]);
     const attempts = [...this.waiting, ...again].sort(([one], [other]) => one - other);
-    return { length, seed: options.seed, begun, attempts };
+    const state = { length, seed: options.seed, begun, attempts };
+    if (!options.bySolveRate) return state;
+    const orders = [...this.orders].map(([epoch, order]): [number, Int32Array] => [epoch, order.slice()]);
+    return { ...state, orders, solveRates: this.solveRates.slice() };
   }
 
   /** Into a fresh queue of the same prompts and seed. What was out runs again. */
-  restore({ length, seed, begun, attempts }: PromptQueueState): void {
+  restore({ length, seed, begun, attempts, orders = [], solveRates }: PromptQueueState): void {
     if (length !== this.length || seed !== this.options.seed) {
       const ours = `${this.length} by seed ${this.options.seed}`;
       throw usageError(`the checkpoint orders ${length} prompts by seed ${seed}, this run ${ours}`, {
@@ -171,6 +185,31 @@ export class PromptQueue {
     }
     this.begun = begun;
     for (const [place, attempt] of attempts) this.waiting.set(place, attempt);
+    for (const [epoch, order] of orders) this.orders.set(epoch, order.slice());
+    if (solveRates) this.solveRates = solveRates.slice();
+  }
+
+  /**
+   * Draws what comes at the next fresh place among the epoch's prompts that have not come, by weights: the variance of
+   * a success, p (1 - p), as in Foster et al. 2025 (arXiv 2502.12272); 1/6, its mean over all p, for one never seen. A
+   * little for all, since each comes once an epoch.
+   */
+  private chooseNext(): void {
+    const { begun, length, options } = this;
+    const order = this.orderOf(Math.floor(begun / length));
+    const first = begun % length;
+    const weightOf = (index: number) => {
+      const rate = this.solveRates[index]!;
+      return 0.001 + (Number.isNaN(rate) ? 1 / 6 : rate * (1 - rate));
+    };
+    let total = 0;
+    for (let at = first; at < length; at++) total += weightOf(order[at]!);
+    // A stream of its own for each place: what a resume draws does not depend on what was drawn before it.
+    let left = (makeRandomInteger(options.seed, Math.imul(begun + 1, 0x9e3779b1))(2 ** 32) / 2 ** 32) * total;
+    let at = first;
+    // Rounding may leave a crumb.
+    while (at < length - 1 && left >= weightOf(order[at]!)) left -= weightOf(order[at++]!);
+    [order[first], order[at]] = [order[at]!, order[first]!];
   }
 
   private get length(): number {
@@ -192,14 +231,20 @@ export class PromptQueue {
   }
 
   private promptAt(place: number): Omit<Prompt, "attempt"> {
-    const { promptIds, seed, mixture } = this.options;
     const epoch = Math.floor(place / this.length);
-    if (!this.orders.has(epoch)) {
-      // They can be made again.
-      if (this.orders.size > 1) this.orders.clear();
-      this.orders.set(epoch, epochOrder(this.length, seed, epoch, mixture));
-    }
-    const index = this.orders.get(epoch)![place % this.length]!;
-    return { epoch, index, promptId: promptIds[index]! };
+    const index = this.orderOf(epoch)[place % this.length]!;
+    return { epoch, index, promptId: this.options.promptIds[index]! };
+  }
+
+  private orderOf(epoch: number): Int32Array {
+    const known = this.orders.get(epoch);
+    if (known) return known;
+    const { seed, mixture } = this.options;
+    // Of an epoch that is consumed nobody asks any more.
+    const oldest = Math.min(this.begun, ...this.out.values(), ...this.waiting.keys());
+    for (const past of this.orders.keys()) if (past < Math.floor(oldest / this.length)) this.orders.delete(past);
+    const order = epochOrder(this.length, seed, epoch, mixture);
+    this.orders.set(epoch, order);
+    return order;
   }
 }

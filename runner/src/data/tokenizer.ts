@@ -3,7 +3,8 @@ import { join } from "node:path";
 import type { Tokenizer as NativeTokenizer } from "tokenizers";
 import type { Message } from "../agents/types.ts";
 import { fileError, messageOf } from "../errors.ts";
-import { ChatTemplate, type RenderOptions } from "./chat-template.ts";
+import { renderTurns } from "./assistant-turns.ts";
+import { ChatTemplate, type RenderOptions, type ToolSchema } from "./chat-template.ts";
 import { type Config, readConfig } from "./config-json.ts";
 
 export interface TokenizerOptions {
@@ -68,6 +69,11 @@ export class Tokenizer {
     return tokenizer;
   }
 
+  /** Added tokens included. */
+  get vocabulary(): Map<string, number> {
+    return new Map(Object.entries(this.native.getVocab(true)));
+  }
+
   /** Special tokens in the text become ids; none is added. */
   async encode(text: string): Promise<number[]> {
     if (text === "") return [];
@@ -92,6 +98,11 @@ export class Tokenizer {
 
   get repeatsRounds(): boolean {
     return this.template.repeatsRounds;
+  }
+
+  /** Assistants' turns in a rendering of the whole conversation. */
+  renderTurns(messages: Message[], tools?: ToolSchema[]) {
+    return renderTurns(this.template, this.stopTexts, messages, tools);
   }
 
   renderChat(messages: Message[], options?: RenderOptions): string {

@@ -104,6 +104,6 @@ export function endWithParent(onEnd: () => Promise<void> | void): void {
 }
 
 /** Bundled, every entry lies in `dist/`; from source (tests) the built command line is taken. */
-function cliPath(): string {
+export function cliPath(): string {
   return process.env.MOLT_CLI ?? fileURLToPath(new URL("./cli.js", import.meta.url));
 }

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import {
+  bestCheckpoint,
   findCheckpoint,
   type LoopState,
   pruneCheckpoints,
@@ -83,9 +84,17 @@ describe("checkpoints", () => {
       writeFileSync(join(directory, "rank0.safetensors"), "shard"),
     );
 
-  const keep = (count: number, bytes = Number.POSITIVE_INFINITY, scores: [number, number][] = []) => {
-    return { count, bytes, scores: new Map(scores) };
-  };
+  const keep = (count: number, bytes = Number.POSITIVE_INFINITY, best?: number) => ({ count, bytes, best });
+  /** Evals of steps whose versions are a hundred more. */
+  const evals = (scores: [step: number, metrics: Record<string, number>][]) => ({
+    evals: scores.map(([step, metrics]) => ({
+      type: "eval" as const,
+      time: 0,
+      step,
+      policyVersion: 100 + step,
+      metrics,
+    })),
+  });
   const find = () => findCheckpoint(root, (message) => broken.push(message));
 
   beforeEach(() => {
@@ -150,27 +159,40 @@ describe("checkpoints", () => {
   });
 
   it("the best by its eval stays beside those that count, the later of two as good", async () => {
-    const scores: [number, number][] = [
-      [1, 0.5],
-      [2, 0.9],
-      [3, 0.9],
-      [9, 1],
-    ];
+    const scores = [0.5, 0.9, 0.9].map((accuracy, at): [number, { accuracy: number }] => [at + 1, { accuracy }]);
     for (const step of [1, 2, 3, 4, 5]) {
       await save(step);
-      pruneCheckpoints(root, step, keep(1, Number.POSITIVE_INFINITY, scores), () => {});
+      // That of step 9 has no checkpoint.
+      const best = bestCheckpoint(root, evals([...scores, [9, { accuracy: 1 }]]), "accuracy")?.step;
+      pruneCheckpoints(root, step, keep(1, Number.POSITIVE_INFINITY, best), () => {});
     }
     expect(readdirSync(root).sort()).toEqual(["step-000003", "step-000005"]);
   });
 
-  it("an eval without the metric hides no best one", async () => {
+  it("the best is labelled with the version that was evaluated, not the newest when it was saved", async () => {
     for (const step of [1, 2, 3]) await save(step);
-    const scores: [number, number][] = [
-      [1, 0.9],
-      [2, Number.NaN],
-    ];
-    pruneCheckpoints(root, 3, keep(1, Number.POSITIVE_INFINITY, scores), () => {});
-    expect(readdirSync(root).sort()).toEqual(["step-000001", "step-000003"]);
+    const run = evals([
+      [1, { accuracy: 0.5, sampled: 0.9, loss: Number.NaN }],
+      [2, { accuracy: 0.7, sampled: 0.2 }],
+      [3, { accuracy: Number.NaN }],
+    ]);
+    const best = bestCheckpoint(root, run, "accuracy");
+    expect(best).toEqual({ step: 2, policy_version: 102, metric: "accuracy", value: 0.7 });
+    expect(bestCheckpoint(root, run, "sampled")).toMatchObject({ step: 1, policy_version: 101 });
+    expect(bestCheckpoint(root, run, "pass@4")).toBeNull();
+    expect(bestCheckpoint(root, run, null)).toBeNull();
+  });
+
+  it("of losses the least is best, of itself where evals measure one", async () => {
+    for (const step of [1, 2, 3]) await save(step);
+    const run = evals([
+      [1, { loss: 1.5, "a/loss": 2 }],
+      [2, { loss: 0.5, "a/loss": 3 }],
+      [3, { loss: 0.75, "a/loss": 2.5 }],
+    ]);
+    expect(bestCheckpoint(root, run, "auto")).toMatchObject({ step: 2, metric: "loss", value: 0.5 });
+    expect(bestCheckpoint(root, run, "a/loss")).toMatchObject({ step: 1 });
+    expect(bestCheckpoint(root, evals([[1, { accuracy: 0 }]]), "auto")).toMatchObject({ step: 1, metric: "accuracy" });
   });
 
   it("one that cannot be read is passed over, as when the run that owns it removes it meanwhile", async () => {

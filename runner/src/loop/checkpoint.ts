@@ -16,6 +16,8 @@ import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
 import { entriesOf, syncPath, writeSynced } from "../files.ts";
 import type { Recipe } from "../recipe/index.ts";
+import type { RunState } from "../telemetry/fold.ts";
+import type { BestCheckpoint } from "../telemetry/summary.ts";
 
 const format = 2;
 
@@ -120,26 +122,39 @@ export async function findCheckpoint(
   return null;
 }
 
+/** By its eval, of those on the disk. `metric` auto: the loss where evals measure it, else accuracy; null: none. */
+export function bestCheckpoint(
+  root: string,
+  { evals }: Pick<RunState, "evals">,
+  metric: string | null,
+): BestCheckpoint | null {
+  const kept = new Set(listCheckpoints(root).map(({ step }) => step));
+  const measured = evals.flatMap(({ step, policyVersion: policy_version, metrics }): BestCheckpoint[] => {
+    const name = metric === "auto" ? (metrics.loss === undefined ? "accuracy" : "loss") : (metric ?? "");
+    const value = metrics[name] ?? Number.NaN;
+    return kept.has(step) && Number.isFinite(value) ? [{ step, policy_version, metric: name, value }] : [];
+  });
+  const rank = ({ metric, value }: BestCheckpoint) => (/(^|\/)(loss|perplexity)$/.test(metric) ? -value : value);
+  return measured.sort((one, other) => rank(one) - rank(other)).at(-1) ?? null;
+}
+
 /**
  * After saving `step`, which stays, removes the oldest beyond what is to be kept; what cannot be removed is named, not
- * fatal. The best by `scores`, of steps, stays too. Those above `step`, passed over by a resume, do not count, and stay
- * until a save takes their name.
+ * fatal. That of step `best` stays too. Those above `step`, passed over by a resume, do not count, and stay until a
+ * save takes their name.
  */
 export function pruneCheckpoints(
   root: string,
   step: number,
-  { count, bytes, scores }: { count: number; bytes: number; scores: Map<number, number> },
+  { count, bytes, best }: { count: number; bytes: number; best?: number },
   onProblem: (message: string) => void,
 ): void {
   const all = listCheckpoints(root).filter((checkpoint) => checkpoint.step <= step);
-  const scoreOf = (one: { step: number }) => scores.get(one.step) ?? Number.NaN;
-  const scored = all.filter((one) => Number.isFinite(scoreOf(one)));
-  const best = scored.sort((one, other) => scoreOf(one) - scoreOf(other)).at(-1);
   let held = 0;
   for (const [index, { directory, name, step: saved }] of all.reverse().entries()) {
     try {
       held += readdirSync(directory).reduce((sum, file) => sum + statSync(join(directory, file)).size, 0);
-      if (saved === step || saved === best?.step || (index < count && held <= bytes)) continue;
+      if (saved === step || saved === best || (index < count && held <= bytes)) continue;
       rmSync(directory, { recursive: true });
     } catch (error) {
       onProblem(`old checkpoint ${name} stays: ${messageOf(error)}`);

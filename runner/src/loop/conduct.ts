@@ -6,7 +6,7 @@ import type { EventLog } from "../telemetry/log.ts";
 import { startSinks } from "../telemetry/sinks/index.ts";
 import { type RunSummary, summarize, writeSummary } from "../telemetry/summary.ts";
 import { TerminalReporter } from "../telemetry/terminal.ts";
-import { removePartialCheckpoints } from "./checkpoint.ts";
+import { bestCheckpoint, removePartialCheckpoints } from "./checkpoint.ts";
 import type { RunDirectory } from "./run-directory.ts";
 
 export interface ConductOptions {
@@ -32,12 +32,13 @@ export async function conduct(
   log.onEvent((event) => terminal.show(event));
   const end = (state: Outcome | "failed") => {
     log.emit({ type: "ended", state });
+    const best = bestCheckpoint(directory.checkpoints, log.run, recipe.ckpt.best_metric_key);
     try {
-      writeSummary(directory.path, log.run);
+      writeSummary(directory.path, log.run, best);
     } catch (error) {
       log.emit({ type: "warning", message: `the summary could not be written: ${messageOf(error)}` });
     }
-    return summarize(log.run);
+    return summarize(log.run, best);
   };
   const interrupt = new AbortController();
   const onSignal = () => {

@@ -1,9 +1,14 @@
-import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { adapterConfig } from "../data/adapters.ts";
 import { copyModelFiles } from "../data/model-folder.ts";
 import { syncPath } from "../files.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
+import type { Recipe } from "../recipe/index.ts";
 import type { RankGroup } from "../trainer/handle.ts";
+import { readPolicyFolder } from "../trainer/specs.ts";
+import type { Checkpoint } from "./checkpoint.ts";
+import { startRanks } from "./parts.ts";
 import { phase } from "./phase.ts";
 import type { RunOptions } from "./run-options.ts";
 
@@ -17,11 +22,35 @@ export function exportRun({ recipe, directory, log }: RunOptions, ranks: RankGro
   return phase(log, "export", write, () => displayPath(target));
 }
 
+/** A checkpoint's weights, as a Hugging Face folder; or its adapters alone, as one of peft's. */
+export async function exportCheckpoint(
+  recipe: Recipe,
+  { directory, state }: Checkpoint,
+  target: string,
+  onlyAdapters = false,
+): Promise<void> {
+  const folder = readPolicyFolder(recipe);
+  const ranks = await startRanks(recipe, folder, state.worldSize);
+  try {
+    await ranks.all("loadCheckpoint", { directory });
+    await (onlyAdapters ? exportAdapters(ranks, recipe, target) : exportModel(ranks, folder.path, target));
+  } finally {
+    await ranks.stop();
+  }
+}
+
 /** As a Hugging Face folder: aside first, then in place of what was there. */
 export async function exportModel(ranks: RankGroup, source: string, target: string): Promise<void> {
   await replaceDirectory(target, async (aside) => {
     copyModelFiles(source, aside);
     await ranks.all("exportWeights", { directory: aside });
+  });
+}
+
+async function exportAdapters(ranks: RankGroup, recipe: Recipe, target: string): Promise<void> {
+  await replaceDirectory(target, async (aside) => {
+    writeFileSync(join(aside, "adapter_config.json"), `${JSON.stringify(adapterConfig(recipe), null, 2)}\n`);
+    await ranks.all("exportAdapters", { directory: aside });
   });
 }
 

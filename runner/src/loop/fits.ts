@@ -1,3 +1,4 @@
+import { adaptUnits } from "../data/adapters.ts";
 import { usageError } from "../errors.ts";
 import type { Recipe } from "../recipe/index.ts";
 import { isOfModel, shardPath } from "../trainer/shard-file.ts";
@@ -11,9 +12,9 @@ export async function checkFits(recipe: Recipe, { directory, state }: Checkpoint
   const { worldSize, prompts, datasetFingerprint, step } = state;
   const isOther = {
     [`actor.devices_per_node: it holds the shards of ${worldSize} ranks`]: actor.devices_per_node !== worldSize,
-    "actor.model_name_or_path: its weights are of a model with other parameters": !isOfModel(
+    "actor.model_name_or_path, actor.lora: its weights are of a model with other parameters": !isOfModel(
       shardPath(directory, 0),
-      readPolicyFolder(recipe).decoder.units,
+      adaptUnits(readPolicyFolder(recipe).decoder.units, recipe),
     ),
     [`run.seed: its prompts are in the order of seed ${prompts.seed}`]: run.seed !== prompts.seed,
     [`data: ${data.prompt_dataset} changed since it was written, or how rows are taken from it`]:

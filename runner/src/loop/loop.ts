@@ -220,7 +220,7 @@ export class TrainingLoop {
   private replace(group: Group, reason: string): void {
     const { groupId, rollouts } = group;
     this.discarded.push({ group, dropped: { reason } });
-    this.prompts.consume(this.promptOf.get(groupId)!);
+    this.prompts.consume(this.promptOf.get(groupId)!, solveRate(rollouts));
     this.release(groupId, { reason, requeued: false });
     this.refilled.push(mean(rollouts.map(({ reward }) => reward)));
     if (this.refilled.length < this.options.refill!.budget) return;
@@ -302,7 +302,7 @@ export class TrainingLoop {
   private async trainStep(groups: Group[]): Promise<void> {
     if (this.options.deterministic) groups.sort((one, other) => (one.groupId < other.groupId ? -1 : 1));
     const training = this.services.train(groups, this.step + 1);
-    const { metrics, updates, dropped, skipped } = await this.clock.measure("train", training);
+    const { metrics, updates, dropped, skipped, values } = await this.clock.measure("train", training);
     if (this.failed) return;
     this.step += 1;
     const trained = groups.filter(({ groupId }) => !dropped.has(groupId));
@@ -310,7 +310,7 @@ export class TrainingLoop {
     this.consume(groups, dropped);
     // At once: what the freed places admit counts from the new version.
     if (updates > 0) this.buffer.trainerVersion += 1;
-    const records = groups.map((group) => recordOf(group, dropped)).concat(this.discarded.splice(0));
+    const records = groups.map((group) => recordOf(group, dropped, values)).concat(this.discarded.splice(0));
     const refill = this.options.refill && { groups_refilled: this.refilled.splice(0).length };
     const funnel = await this.account(this.step, records);
     if (updates > 0) {
@@ -350,7 +350,7 @@ export class TrainingLoop {
 
   private consume(groups: Group[], dropped: TrainOutcome["dropped"]): void {
     for (const { groupId, rollouts } of groups) {
-      this.prompts.consume(this.promptOf.get(groupId)!);
+      this.prompts.consume(this.promptOf.get(groupId)!, solveRate(rollouts));
       const reward = mean(rollouts.map((rollout) => rollout.reward));
       const reason = dropped.get(groupId);
       this.release(groupId, { reward, ...(reason !== undefined && { reason, requeued: false }) });
@@ -411,7 +411,12 @@ export class TrainingLoop {
   }
 }
 
-function recordOf(group: Group, reasons: TrainOutcome["dropped"]): GroupRecord {
+function solveRate(rollouts: Rollout[]): number | undefined {
+  return rollouts.length > 0 ? mean(rollouts.map(({ score }) => score)) : undefined;
+}
+
+function recordOf(group: Group, reasons: TrainOutcome["dropped"], values: TrainOutcome["values"]): GroupRecord {
   const reason = reasons.get(group.groupId);
-  return { group, ...(reason !== undefined && { dropped: { reason } }) };
+  const trained = values?.get(group.groupId);
+  return { group, ...(reason !== undefined && { dropped: { reason } }), ...(trained && { trained }) };
 }

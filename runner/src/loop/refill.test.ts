@@ -19,8 +19,15 @@ function rolloutOf({ promptId, attempt }: Prompt, groupId: string, rolloutId: st
   return { ...ids, segments: [], reward, score: reward, info: {}, stop: "stop", timings };
 }
 
+interface Options {
+  prompts: number;
+  budget: number;
+  steps?: number;
+  bySolveRate?: boolean;
+}
+
 /** Trains every batch; returns batches by prompt, and the log. */
-async function run(passes: (prompt: number) => boolean, options: { prompts: number; budget: number; steps?: number }) {
+async function run(passes: (prompt: number) => boolean, options: Options) {
   const batches: string[][] = [];
   const services: LoopServices = {
     rollout: async (prompt, groupId, rolloutId) => rolloutOf(prompt, groupId, rolloutId),
@@ -35,7 +42,7 @@ async function run(passes: (prompt: number) => boolean, options: { prompts: numb
     died: new Promise<never>(() => {}),
   };
   const promptIds = Array.from({ length: options.prompts }, (_, index) => `p${index}`);
-  const queue = new PromptQueue({ promptIds, seed: 7, epochs: 1, maxAttempts: 3 });
+  const queue = new PromptQueue({ promptIds, seed: 7, epochs: 1, maxAttempts: 3, bySolveRate: options.bySolveRate });
   const log = new EventLog(join(mkdtempSync(join(folder, "run-")), "events.ndjson"));
   const reasonOf = ({ promptId }: Group) => (passes(Number(promptId.slice(1))) ? null : "no_signal");
   const amounts = { steps: options.steps ?? null, batchSize: 4, samplesPerPrompt: 2, minGroup: 2, maxStaleness: 0 };
@@ -43,7 +50,7 @@ async function run(passes: (prompt: number) => boolean, options: { prompts: numb
   const rest = { maxInFlight: null, stopAfterSkipped: 3, deterministic: false };
   const all = { ...amounts, ...cadence, ...rest, refill: { reasonOf, budget: options.budget } };
   await new TrainingLoop(all, services, queue, log, null).run(new AbortController().signal);
-  return { batches, events: [...log.read()] };
+  return { batches, events: [...log.read()], queue };
 }
 
 test("groups without signal are replaced, each prompt consumed once, batches full while prompts last", async () => {
@@ -71,4 +78,11 @@ test("past its budget a step takes what comes, and says how the replaced groups 
   const said = "algo.refill_budget is used up: 5 groups without signal were replaced; mean reward by group: ";
   expect(warning!.message.slice(0, said.length)).toBe(said);
   expect(warning!.message.slice(said.length)).toMatch(/^(\d+\.00 x 1(, )?){5}$/);
+});
+
+test("of a curriculum, each prompt's last mean score is kept, in [0, 1], trained or replaced", async () => {
+  const { batches, queue } = await run((prompt) => prompt !== 0, { prompts: 8, budget: 8, bySolveRate: true });
+  expect(batches.flat().sort()).toEqual(["p1", "p2", "p3", "p4", "p5", "p6", "p7"]);
+  // Prompt n scores n: 0 of the one replaced, and 1 of all that are better.
+  expect([...queue.serialize().solveRates!]).toEqual([0, 1, 1, 1, 1, 1, 1, 1]);
 });

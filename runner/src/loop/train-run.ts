@@ -9,22 +9,13 @@ import { deferred } from "../deferred.ts";
 import type { Engine } from "../engines/fleet.ts";
 import type { EnginePool } from "../engines/router.ts";
 import { joinEngine, type SyncOptions, type SyncResult, syncWeights } from "../engines/weight-sync.ts";
-import { messageOf } from "../errors.ts";
 import { ChildDied } from "../launchers/child.ts";
 import type { Recipe } from "../recipe/index.ts";
 import { type GroupRecord, RolloutStore } from "../telemetry/shards.ts";
 import { RankLost } from "../trainer/handle.ts";
 import { readPolicyFolder, trainSettings } from "../trainer/specs.ts";
 import { dropReason, type TrainSettings, trainBatch } from "../trainer/train-batch.ts";
-import {
-  type Checkpoint,
-  findCheckpoint,
-  hashOf,
-  type LoopState,
-  pruneCheckpoints,
-  removePartialCheckpoints,
-  saveCheckpoint,
-} from "./checkpoint.ts";
+import { type Checkpoint, findCheckpoint, hashOf, type LoopState, removePartialCheckpoints } from "./checkpoint.ts";
 import { evaluate } from "./evaluate.ts";
 import { exportRun } from "./export.ts";
 import { type LoopProgress, type LoopServices, TrainingLoop, type TrainOutcome } from "./loop.ts";
@@ -32,20 +23,24 @@ import { evalProfiles, type Parts, readEvalRows, startParts, stopParts, syncDead
 import { phase } from "./phase.ts";
 import type { RunOptions } from "./run-options.ts";
 import { sampleOf, showsSample } from "./sample.ts";
+import { saveRun } from "./save.ts";
 
 export interface TrainRunOptions extends RunOptions {
   checkpoint: Checkpoint | null;
 }
 
-/** A rank lost after the start sends the run back to its newest checkpoint, a few times without a newer one. */
-export async function trainRun(options: TrainRunOptions): Promise<"completed" | "interrupted"> {
+/**
+ * A rank lost after the start sends the run back to its newest checkpoint, a few times without a newer one. `from`:
+ * what goes on from a checkpoint.
+ */
+export async function trainRun(options: TrainRunOptions, from = trainFrom): Promise<"completed" | "interrupted"> {
   const { recipe, arithmetic, directory, log, interrupted } = options;
   const warn = (message: string) => log.emit({ type: "warning", message });
   let { checkpoint } = options;
   const life = { hasStarted: checkpoint !== null };
   for (let restarts = 1; ; restarts++) {
     try {
-      return await trainFrom({ ...options, checkpoint }, life);
+      return await from({ ...options, checkpoint }, life);
     } catch (error) {
       if (!(error instanceof ChildDied) || !life.hasStarted || interrupted.aborted) throw error;
       const { message } = error;
@@ -60,7 +55,7 @@ export async function trainRun(options: TrainRunOptions): Promise<"completed" | 
   }
 }
 
-async function trainFrom(
+export async function trainFrom(
   options: TrainRunOptions,
   life: { hasStarted: boolean },
 ): Promise<"completed" | "interrupted"> {
@@ -135,16 +130,21 @@ class TrainRun implements LoopServices {
       maxAttempts: recipe.rollout.max_attempts,
       deterministic: recipe.run.deterministic,
       mixture: data.mixture,
+      bySolveRate: recipe.data.curriculum === "solve_rate",
     });
     parts.fleet.onRestart = (engine) => this.join(engine);
     const { evalRows } = data;
-    const profiles = evalProfiles(recipe);
-    this.evaluate =
-      evalRows &&
-      ((step, signal) => {
-        const either = AbortSignal.any([signal, this.evalLost.signal]);
-        return evaluate(evalRows, profiles, parts.agents, `eval-${step}`, either);
-      });
+    this.evaluate = evalRows && ((step, signal) => this.evaluateRows(evalRows, step, signal));
+  }
+
+  private async evaluateRows(rows: Row[], step: number, signal: AbortSignal): Promise<Record<string, number>> {
+    const { recipe } = this.options;
+    const either = AbortSignal.any([signal, this.evalLost.signal]);
+    const of = { rows, profiles: evalProfiles(recipe), passK: recipe.eval.pass_k };
+    const task = { ...of, evalId: `eval-${step}`, policyVersion: this.synced.version };
+    const { metrics, groups } = await evaluate(task, this.parts.agents, either);
+    if (!either.aborted) await this.store.addEval(step, groups);
+    return metrics;
   }
 
   get died(): Promise<never> {
@@ -279,7 +279,8 @@ class TrainRun implements LoopServices {
     const state = this.stateAt(progress);
     await Promise.race([this.saving, this.died]);
     const snapshot = deferred();
-    this.saving = this.save(state, snapshot.resolve).finally(snapshot.resolve);
+    const [flush, onSnapshot] = [() => this.store.flush(), snapshot.resolve];
+    this.saving = saveRun(this.options, this.parts.ranks, state, { flush, onSnapshot });
     await snapshot.promise;
   }
 
@@ -288,33 +289,5 @@ class TrainRun implements LoopServices {
     const { fingerprint: datasetFingerprint } = this.data;
     const made = { datasetFingerprint, recipeHash: hashOf(this.options.recipe), worldSize: this.parts.ranks.count };
     return { ...progress, prompts: this.queue.serialize(), updates, klCoef, ...made };
-  }
-
-  /** One that cannot be written is an alarm: those before it stay, and training goes on. */
-  private async save(state: LoopState, onSnapshot: () => void): Promise<void> {
-    const { log, recipe, directory } = this.options;
-    const { checkpoints } = directory;
-    const { ranks } = this.parts;
-    const { max_num: count, max_mem: gigabytes, best_metric_key: metric } = recipe.ckpt;
-    const { step } = state;
-    const startedAt = performance.now();
-    // What was consumed before it is told before it.
-    log.flush();
-    try {
-      const saved = await saveCheckpoint(checkpoints, state, async (aside) => {
-        await ranks.all("saveCheckpoint", { directory: aside });
-        onSnapshot();
-        await this.store.flush();
-        await ranks.all("checkpointWritten", {});
-      });
-      log.emit({ type: "checkpoint", step, directory: saved, seconds: (performance.now() - startedAt) / 1000 });
-      log.flush();
-      const bytes = gigabytes === null ? Number.POSITIVE_INFINITY : gigabytes * 1e9;
-      const scores = new Map(log.run.evals.map(({ step, metrics }) => [step, metrics[metric ?? ""] ?? Number.NaN]));
-      pruneCheckpoints(checkpoints, step, { count, bytes, scores }, this.warn);
-    } catch (error) {
-      const alarm = { type: "health", rule: "checkpoint", severity: "alarm", key: "ckpt.save_steps" } as const;
-      log.emit({ ...alarm, step, message: messageOf(error), rolloutIds: [] });
-    }
   }
 }

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { exportHeader, readModelFolder } from "../data/model-folder.ts";
 import { arithmetic } from "./arithmetic.ts";
 import { type CheckOptions, checkRecipe } from "./check.ts";
 import { type Diagnostic, formatDiagnostic } from "./diagnostic.ts";
@@ -63,6 +64,34 @@ describe("a model folder that another recipe exports", () => {
 });
 
 describe("the files of a recipe", () => {
+  test("a teacher whose tokenizer is another, or none, is refused; any other reference may have none", async () => {
+    const teacher = at("teacher");
+    cpSync(at("quickstart/model"), teacher, { recursive: true });
+    const policy = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };
+    const kl = { "algo.kl.init_coef": "1", "algo.kl.use_loss": "false", "algo.kl.estimator": "k1" };
+    const off = { "algo.advantage.estimator": "on_policy_distill", "algo.dynamic_filtering": "off" };
+    const flags = { ...policy, ...kl, ...off, "ref.model_name_or_path": teacher };
+    const refusal = async () => failure("quickstart.yaml", { mode: "check", flags });
+    const { units } = readModelFolder(teacher, { weights: "none" }).decoder;
+    const values = units.flatMap(({ parameters }) => parameters.map(({ shape }) => shape.reduce((a, b) => a * b)));
+    const bytes = Buffer.alloc(4 * values.reduce((a, b) => a + b));
+    writeFileSync(join(teacher, "model.safetensors"), Buffer.concat([exportHeader(units), bytes]));
+    await checkRecipe(at("quickstart.yaml"), { mode: "check", flags });
+    const file = join(teacher, "tokenizer.json");
+    const text = readFileSync(file, "utf8");
+    writeFileSync(file, text.replace(/"a": *\d+/, '"a": 72').replace(/"b": *\d+/, '"b": 71'));
+    expect(await refusal()).toContain(
+      'ref.model_name_or_path: 2 tokens have other ids than in the policy\'s tokenizer, such as "a" is 72 there and ' +
+        "71 here\n  fix: take a model with the policy's tokenizer",
+    );
+    rmSync(file);
+    expect(await refusal()).toContain("this folder has no tokenizer.json");
+    await checkRecipe(at("quickstart.yaml"), {
+      mode: "check",
+      flags: { ...flags, "algo.advantage.estimator": "rloo" },
+    });
+  });
+
   test("a reference that does not know every token of the policy is refused", async () => {
     const ref = fileURLToPath(new URL("../trainer/fixtures/ref", import.meta.url));
     const policy = { "actor.model_name_or_path": at("quickstart/model"), "actor.init": "random" };

@@ -1,6 +1,8 @@
 import { existsSync } from "node:fs";
-import { isAbsolute } from "node:path";
+import { isAbsolute, join } from "node:path";
+import { needsCritic } from "../algorithms/advantages/registry.ts";
 import { type DatasetOptions, readDataset } from "../data/dataset.ts";
+import { encodeDemonstrations } from "../data/demonstration.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { ExitCode, fileError, RunnerError } from "../errors.ts";
@@ -68,15 +70,20 @@ class FileChecks {
   /** Number of training rows, null where they could not be read or the verb needs none. */
   async run(): Promise<number | null> {
     const { verb, recipe } = this.loaded;
-    const { actor, ref, algo, train } = recipe;
+    const { actor, ref, critic, algo, train } = recipe;
     await this.checkModel("actor.model_name_or_path", actor.model_name_or_path, actor.init === "weights", true);
-    if (verb === "run" && algo.kl.init_coef > 0 && ref.model_name_or_path !== null) {
-      await this.checkModel("ref.model_name_or_path", ref.model_name_or_path, true, false);
+    const { estimator } = algo.advantage;
+    const others = [
+      ["ref.model_name_or_path", algo.kl.init_coef > 0, ref.model_name_or_path],
+      ["critic.model_name_or_path", needsCritic(estimator), critic.model_name_or_path],
+    ] as const;
+    for (const [key, isRead, folder] of others) {
+      if (verb === "run" && isRead && folder !== null) await this.checkModel(key, folder, true, false);
     }
     const isRun = verb === "run";
     const files = [
       ["train.agent_path", verb !== "sft" && train.agent_path, agentExport],
-      ["algo.advantage.estimator", isRun && algo.advantage.estimator, "export default a function"],
+      ["algo.advantage.estimator", isRun && estimator, "export default a function"],
       ["actor.loss_mode", isRun && actor.loss_mode, "export default a function"],
     ] as const;
     for (const [key, path, exported] of files) {
@@ -106,7 +113,27 @@ class FileChecks {
     if (withTokenizer) this.tokenizer = await this.attempt(key, () => this.checkTokenizer(model));
     const [has, wants] = [model.decoder.config.vocabSize, this.tokenizer?.vocabSize ?? 0];
     const sizes = `${key} knows ${has} tokens, the policy's tokenizer ${wants}`;
-    if (has < wants) this.report("error", key, `${sizes}\n  fix: take a reference with the policy's tokenizer`);
+    const fix = "fix: take a model with the policy's tokenizer";
+    if (has < wants) this.report("error", key, `${sizes}\n  ${fix}`);
+    else if (!withTokenizer) await this.attempt(key, () => this.checkSameTokens(key, model.path, fix));
+  }
+
+  /** A folder without a tokenizer is taken at its word; but not a teacher, whose every id must mean the policy's. */
+  private async checkSameTokens(key: string, folder: string, fix: string): Promise<void> {
+    const isTeacher = this.loaded.recipe.algo.advantage.estimator === "on_policy_distill";
+    if (!this.tokenizer || (!isTeacher && !existsSync(join(folder, "tokenizer.json")))) return;
+    const other = (await Tokenizer.load(folder)).vocabulary;
+    const own = this.tokenizer.vocabulary;
+    const differ = [...new Set([...own.keys(), ...other.keys()])].filter(
+      (token) => own.get(token) !== other.get(token),
+    );
+    if (differ.length === 0) return;
+    const place = (token: string) => own.get(token) ?? own.size;
+    const [token] = differ.sort((one, another) => place(one) - place(another));
+    const ids = [other, own].map((vocabulary) => vocabulary.get(token!) ?? "none");
+    const example = `${JSON.stringify(token)} is ${ids[0]} there and ${ids[1]} here`;
+    const count = `${differ.length} tokens have other ids than in the policy's tokenizer, such as ${example}`;
+    this.report("error", key, `${key}: ${count}\n  ${fix}`);
   }
 
   private checkContext({ configJson, path }: ModelFolder): void {
@@ -130,11 +157,11 @@ class FileChecks {
   private async checkData(): Promise<number | null> {
     const { verb, recipe } = this.loaded;
     const { data, eval: evaluation, rollout } = recipe;
-    const columns = { inputKey: data.input_key, labelKey: data.label_key };
-    if (verb !== "sft" && evaluation.dataset !== null) await this.readRows("eval.dataset", evaluation.dataset, columns);
+    const replies = verb === "sft" ? { outputKey: data.output_key } : { labelKey: data.label_key };
+    const columns = { inputKey: data.input_key, ...replies };
+    if (evaluation.dataset !== null) await this.readRows("eval.dataset", evaluation.dataset, columns);
     if (verb === "eval") return null;
-    const outputKey = verb === "sft" ? data.output_key : null;
-    const options = { ...columns, outputKey, maxSamples: data.max_samples };
+    const options = { ...columns, maxSamples: data.max_samples };
     const numRows = await this.readRows("data.prompt_dataset", data.prompt_dataset!, options);
     if (verb === "run" && numRows !== null && numRows < rollout.batch_size) {
       const wanted = `the ${rollout.batch_size} of rollout.batch_size`;
@@ -147,13 +174,19 @@ class FileChecks {
   /** The number of rows, null where they cannot be read. */
   private async readRows(key: string, paths: string | string[], options: DatasetOptions): Promise<number | null> {
     const { tokenizer } = this;
+    const { recipe, verb } = this.loaded;
     let numRows: number | null = 0;
     for (const file of [paths].flat().map(displayPath)) {
       const dataset = await this.attempt(key, () => readDataset(file, { ...options, option: key }));
       numRows = dataset && numRows !== null ? numRows + dataset.rows.length : null;
-      if (!dataset || !tokenizer || this.loaded.verb === "sft") continue;
-      const limit = { maxLen: this.loaded.recipe.data.max_len, file, option: key };
-      await this.attempt(key, () => checkPromptLengths(tokenizer, dataset.rows, limit));
+      if (!dataset || !tokenizer) continue;
+      const { rows } = dataset;
+      const place = { maxLen: recipe.data.max_len, file, option: key };
+      await this.attempt(key, async () => {
+        if (verb !== "sft") return checkPromptLengths(tokenizer, rows, place);
+        const { dropped } = await encodeDemonstrations(tokenizer, rows, recipe, place);
+        if (numRows !== null) numRows -= dropped;
+      });
     }
     return numRows;
   }

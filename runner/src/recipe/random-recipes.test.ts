@@ -121,6 +121,8 @@ async function stubRun(recipe: Recipe, prompts: number, directory: string) {
         const zeros = ({ microbatches }: ScoreParams) => microbatches.flat().map(() => new Float32Array(data.max_len));
         return (params as ScoreParams[]).map((one) => ({ logprobs: zeros(one) }));
       }
+      if (method === "dropRows")
+        return params.map((one) => ({ found: (one as { ids: string[] }).ids.map(() => ({})) }));
       if (method !== "update") return params.map(() => undefined);
       const microbatches = (params as UpdateParams[]).flatMap((one) => one.microbatches);
       trained.push(...microbatches.flat());

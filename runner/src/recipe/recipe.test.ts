@@ -104,7 +104,8 @@ describe("each kind of diagnostic", () => {
       `${right}algo: { advantage: { estimator: gpro } }\n`,
       [
         "4:33 algo.advantage.estimator must be one of reinforce_baseline, reinforce, grpo, dr_grpo, rloo, " +
-          "flash_reinforce, opo, maxrl, pass_k, turn_credit or a path, not 'gpro': did you mean 'grpo'?",
+          "flash_reinforce, opo, maxrl, pass_k, turn_credit, gae, on_policy_distill or a path, " +
+          "not 'gpro': did you mean 'grpo'?",
       ],
     ],
     [
@@ -433,7 +434,8 @@ describe("the schema", () => {
   test("the metrics that a key moves are metrics that the code makes", () => {
     const made = new CodeIndex(new CodeFolder(join(root, "runner/src")).files()).namesOf("metric");
     expect(made.length).toBeGreaterThan(20);
-    const isMade = (name: string) => made.includes(name) || /^stop\/(length|context|max_turns|timeout)$/.test(name);
+    const isMade = (name: string) =>
+      made.includes(name) || /^(stop|turn)\/(length|context|max_turns|timeout)$/.test(name);
     const moved = [...recipeKeys.values()].flatMap(({ metrics = [] }) => metrics);
     expect(moved.length).toBeGreaterThan(30);
     expect(moved.filter((name) => !isMade(name))).toEqual([]);

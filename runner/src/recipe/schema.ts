@@ -37,6 +37,9 @@ export const recipeSchema = z.strictObject({
   logger,
 });
 
+/** Goes up when a key changes its meaning; one that is only new keeps it. */
+export const recipeVersion = 1;
+
 /** A recipe with every value decided. Paths are absolute. */
 export type Recipe = z.output<typeof recipeSchema>;
 

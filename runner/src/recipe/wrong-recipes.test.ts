@@ -54,6 +54,11 @@ const wrong: [name: string, text: string, expected: string[]][] = [
   ["quoted digits", `${right}rollout: { batch_size: "8" }\n`, ["4:24 wrong-value"]],
   ["a value out of range", `${right}run: { steps: 0 }\n`, ["4:15 wrong-value"]],
   ["a misspelt choice", `${right}algo: { advantage: { estimator: gpro } }\n`, ["4:33 wrong-value"]],
+  [
+    "an adapter on a module that no model has",
+    right.replace("model }", "model, lora: { rank: 8, target_modules: [q_proj, qkv_proj] } }"),
+    ["1:70 wrong-value"],
+  ],
   ["YAML 1.1's yes", `${right}eval: { at_start: yes }\n`, ["4:19 wrong-value"]],
   ["a list too short", `${right}reward: { clip_range: [1] }\n`, ["4:23 wrong-value"]],
   ["a map for a value", `${right}run: { seed: { a: 1 } }\n`, ["4:14 wrong-value"]],

@@ -16,6 +16,8 @@ beforeAll(() => {
     writeFileSync(join(path, "events.ndjson"), "");
     utimesSync(join(path, "events.ndjson"), seconds, seconds);
   }
+  // No run: the output of one that a tool started.
+  writeFileSync(join(root, "sort-1796000000000.log"), "");
   mkdirSync(join(root, "no-run"));
 });
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -29,6 +31,8 @@ test("a run is named by its id, the beginning of one, latest, or a path", () => 
   expect(findRun("sort-20260102-000000", root)).toBe(join(root, "sort-20260102-000000"));
   expect(findRun("su", root)).toBe(join(root, "sum-20260101-000000"));
   expect(findRun("latest", root)).toBe(join(root, "sort-20260101-000000"));
+  mkdirSync(join(root, "sum-20260101-000000", "checkpoints"));
+  expect(findRun("latest", root, "checkpoints")).toBe(join(root, "sum-20260101-000000"));
   expect(findRun(join(folder, "outside"), root)).toBe(join(folder, "outside"));
 });
 

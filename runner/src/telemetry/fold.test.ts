@@ -54,6 +54,18 @@ describe("the fold", () => {
     expect(run.evals.map((event) => event.metrics.accuracy)).toEqual([0.75]);
   });
 
+  it("keeps what became of engines, at the step it happened, until a resume supersedes that", () => {
+    const engine = (state: "started" | "died"): RunEvent => ({ type: "engine", engine: 0, state });
+    const events: RunEvent[] = [engine("started"), step(1, 0), engine("died"), step(2, 0), engine("started")];
+    const states = (all: RunEvent[]) => foldRun(timed(all)).engines.map((event) => [event.step, event.state]);
+    expect(states(events)).toEqual([
+      [0, "started"],
+      [1, "died"],
+      [2, "started"],
+    ]);
+    expect(states([...events, { type: "resumed", fromStep: 1, totalSteps: 3 }])).toHaveLength(2);
+  });
+
   it("counts the seconds at work, not those between a death and its resume", () => {
     const events = timed(killedAndResumed).map((event, index) => ({
       ...event,
@@ -65,8 +77,8 @@ describe("the fold", () => {
   it("gives the summary its figures", () => {
     const summary = summarize(foldRun(timed(killedAndResumed)));
     expect(summary.eval).toEqual({
-      before: { step: 0, accuracy: 0.25, sampled: 0.125 },
-      after: { step: 3, accuracy: 1, sampled: 0.5 },
+      before: { step: 0, accuracy: 0.25, sampled: 0.125, loss: null },
+      after: { step: 3, accuracy: 1, sampled: 0.5, loss: null },
     });
     expect(summary.reward).toEqual({ first: 0.1, last: 0.75 });
     expect(summary.tokens_trained).toBe(30);

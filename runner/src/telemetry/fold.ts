@@ -31,6 +31,8 @@ export function emptyRun() {
     /** Of the groups' mean rewards. */
     rewards: { least: Number.MAX_VALUE, most: -Number.MAX_VALUE },
     phases: {} as Record<string, number>,
+    /** What became of engines, each at the step that the run had come to. */
+    engines: [] as (EventOf<"engine"> & { step: number })[],
   };
 }
 
@@ -85,6 +87,9 @@ export function applyEvent(run: RunState, event: TimedEvent): void {
     case "health":
       run.health.push(event);
       break;
+    case "engine":
+      run.engines.push({ ...event, step: run.step });
+      break;
     case "phase":
       if (event.state === "end") run.phases[event.name] = (run.phases[event.name] ?? 0) + (event.seconds ?? 0);
       break;
@@ -120,6 +125,7 @@ function supersede(run: RunState, fromStep: number): void {
   run.evals = kept(run.evals);
   run.funnels = kept(run.funnels);
   run.health = kept(run.health);
+  run.engines = kept(run.engines);
   run.groups = kept(run.groups);
   run.tallies = kept(run.tallies);
   run.step = fromStep;

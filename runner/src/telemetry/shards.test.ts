@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { beforeEach, describe, expect, it, onTestFinished } from "vitest";
 import type { Group } from "../agents/types.ts";
 import { pack } from "../encoding.ts";
-import { findRollout, RolloutStore, readRollouts, type StoredGroup } from "./shards.ts";
+import { findRollout, findRollouts, RolloutStore, readRollouts, type StoredGroup } from "./shards.ts";
 
 /** One rollout of `tokens` tokens, two of which were sampled. */
 function group(name: string, tokens = 4): Group {
@@ -43,6 +43,28 @@ describe("the rollout store", () => {
     onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
   });
 
+  it("keeps evals' rollouts after their step's, one eval a step, and none later than a resume", async () => {
+    const writer = store();
+    for (const step of [1, 2, 3]) await writer.add(step, [{ group: group(`t${step}`) }]);
+    // Evals end late, and that of step 2 was made twice.
+    for (const name of ["old", "e2"]) await writer.addEval(2, [group(name)]);
+    await writer.addEval(0, [group("e0"), group("f0")]);
+    await writer.addEval(3, [group("e3")]);
+    await writer.flush();
+    const found = await all(readRollouts(directory));
+    expect(names(found)).toEqual(["0 e0", "0 f0", "1 t1", "2 t2", "2 e2", "3 t3", "3 e3"]);
+    expect(found[0]).toEqual({ step: 0, group: group("e0"), dropped: { reason: "eval" } });
+    expect(names(await all(readRollouts(directory, { step: 2 })))).toEqual(["2 t2", "2 e2"]);
+    expect(await findRollout(directory, "e2/0")).toMatchObject({ step: 2, dropped: { reason: "eval" } });
+    const resumed = store();
+    await resumed.add(2, [{ group: group("u2") }]);
+    await resumed.flush();
+    expect(names(await all(readRollouts(directory)))).toEqual(["0 e0", "0 f0", "1 t1", "2 u2", "2 e2"]);
+    await store(undefined, 0).addEval(9, [group("none")]);
+    expect(names(await all(readRollouts(directory, { step: 9 })))).toEqual([]);
+    expect(warnings).toEqual([]);
+  });
+
   it("gives back what a step trained and what it dropped, token by token", async () => {
     const writer = store();
     await writer.add(1, [{ group: group("a") }, { group: group("b"), dropped: { reason: "stale" } }]);
@@ -54,8 +76,19 @@ describe("the rollout store", () => {
     ]);
     expect(stored[0]!.group.rollouts[0]!.segments[0]!.logprobs).toBeInstanceOf(Float32Array);
     expect(await findRollout(directory, "b/0")).toMatchObject({ step: 1, rollout: { rolloutId: "b/0" } });
+    expect(await findRollouts(directory, "b")).toMatchObject({ step: 1, rollouts: group("b").rollouts });
+    await expect(findRollout(directory, "b")).rejects.toThrow("b is a group: name one of its rollouts");
     await expect(findRollout(directory, "b/1")).rejects.toThrow("the run has stored no rollout b/1");
     expect(await all(readRollouts(join(directory, "elsewhere")))).toEqual([]);
+  });
+
+  it("keeps what training made of the tokens beside them", async () => {
+    const ofTokens = (...values: number[]) => Float32Array.from(values);
+    const row = { advantages: ofTokens(0.5, 0.5), logprobs: ofTokens(-0.5, Number.NaN), entropy: ofTokens(1, 2) };
+    const writer = store();
+    await writer.add(1, [{ group: group("a"), trained: { "a/0/0": row } }]);
+    await writer.flush();
+    expect(await findRollout(directory, "a/0")).toMatchObject({ trained: { "a/0/0": row } });
   });
 
   it("begins a shard when one has passed the cap, and reads one step of them", async () => {

@@ -1,9 +1,10 @@
 /**
- * A run's rollouts, token by token: `rollouts/shard-NNNNNN.msgpack` holds steps from NNNNNN on, up to the next shard's.
+ * A run's rollouts, token by token: `rollouts/shard-NNNNNN.msgpack` holds steps from NNNNNN on, up to the next shard's;
+ * `eval-NNNNNN.msgpack` those of the eval at step NNNNNN.
  * It is frames, each a length of 4 bytes and a `StoredGroup` as msgpack; a killed writer leaves half a frame.
  */
 import { closeSync, existsSync, openSync, readdirSync, readSync } from "node:fs";
-import { mkdir, open, readdir, rm } from "node:fs/promises";
+import { mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Group } from "../agents/types.ts";
 import { pack, unpack } from "../encoding.ts";
@@ -16,6 +17,15 @@ export interface GroupRecord {
   group: Group;
   /** Nothing of it was trained. */
   dropped?: { reason: string };
+  /** By row: `<rolloutId>/<segment>`. */
+  trained?: Record<string, TrainedValues>;
+}
+
+/** What training made of a row, each `[trained tokens]`, in their order: `logprobs` by the trainer, nats of entropy. */
+export interface TrainedValues {
+  advantages: Float32Array;
+  logprobs: Float32Array;
+  entropy: Float32Array;
 }
 
 export interface StoredGroup extends GroupRecord {
@@ -56,6 +66,18 @@ export class RolloutStore {
     });
   }
 
+  /** Of an eval at a step, whole: another of that step takes its place. None is trained: they are dropped as "eval". */
+  async addEval(step: number, groups: Group[]): Promise<void> {
+    if (this.everySteps === 0) return;
+    try {
+      await mkdir(this.folder, { recursive: true });
+      const frames = groups.flatMap((group) => frameOf(step, { group, dropped: { reason: "eval" } }));
+      await writeFile(join(this.folder, `eval-${String(step).padStart(6, "0")}.msgpack`), frames);
+    } catch (error) {
+      this.warn(`rollouts of the eval at step ${step} are not stored: ${messageOf(error)}`);
+    }
+  }
+
   async flush(): Promise<void> {
     await this.writing;
   }
@@ -81,7 +103,7 @@ export class RolloutStore {
   /** A resumed run writes later steps again: what it had of them goes. */
   private async begin(step: number): Promise<{ path: string; bytes: number; step: number }> {
     await mkdir(this.folder, { recursive: true });
-    const later = (await readdir(this.folder)).filter((name) => firstStepOf(name) > step);
+    const later = (await readdir(this.folder)).filter((name) => Math.max(firstStepOf(name), evalStepOf(name)) > step);
     await Promise.all(later.map((name) => rm(join(this.folder, name))));
     return { path: join(this.folder, `shard-${String(step).padStart(6, "0")}.msgpack`), bytes: 0, step };
   }
@@ -93,25 +115,44 @@ export async function* readRollouts(
   { step, mentioning }: { step?: number; mentioning?: string } = {},
 ): AsyncGenerator<StoredGroup> {
   const folder = join(runDirectory, "rollouts");
-  const shards = existsSync(folder) ? readdirSync(folder).filter((name) => firstStepOf(name) >= 0) : [];
+  const [from, to] = [step ?? 0, step ?? Infinity];
+  const names = existsSync(folder) ? readdirSync(folder) : [];
+  const evals = names.filter((name) => evalStepOf(name) >= from && evalStepOf(name) <= to);
+  evals.sort((one, other) => evalStepOf(one) - evalStepOf(other));
+  /** After the step's training. */
+  const evalsBefore = function* (step: number) {
+    while (evals.length > 0 && evalStepOf(evals[0]!) < step) yield* readShard(join(folder, evals.shift()!), mentioning);
+  };
+  const shards = names.filter((name) => firstStepOf(name) >= 0);
   shards.sort((one, other) => firstStepOf(one) - firstStepOf(other));
   for (const [index, name] of shards.entries()) {
     const end = index + 1 < shards.length ? firstStepOf(shards[index + 1]!) : Infinity;
-    if (step !== undefined && (step < firstStepOf(name) || step >= end)) continue;
+    if (to < firstStepOf(name) || from >= end) continue;
     for (const stored of readShard(join(folder, name), mentioning)) {
-      if (stored.step < end && (step === undefined || stored.step === step)) yield stored;
+      if (stored.step >= end || stored.step < from || stored.step > to) continue;
+      yield* evalsBefore(stored.step);
+      yield stored;
     }
   }
+  yield* evalsBefore(Infinity);
 }
 
 /** The rollout, with the group that it was sampled in. */
 export async function findRollout(runDirectory: string, rolloutId: string) {
-  for await (const stored of readRollouts(runDirectory, { mentioning: rolloutId })) {
-    const rollout = stored.group.rollouts.find((one) => one.rolloutId === rolloutId);
-    if (rollout) return { ...stored, rollout };
+  const { rollouts, ...stored } = await findRollouts(runDirectory, rolloutId);
+  const rollout = rollouts.find((one) => one.rolloutId === rolloutId);
+  if (!rollout) throw usageError(`${rolloutId} is a group: name one of its rollouts`);
+  return { ...stored, rollout };
+}
+
+/** The rollout, or those of the group, that an id names, with their group; `step`, where it is known, is quicker. */
+export async function findRollouts(runDirectory: string, id: string, step?: number) {
+  for await (const stored of readRollouts(runDirectory, { step, mentioning: id })) {
+    const rollouts = stored.group.rollouts.filter(({ groupId, rolloutId }) => groupId === id || rolloutId === id);
+    if (rollouts.length > 0) return { ...stored, rollouts };
   }
   const fix = `molt-runner inspect ${displayPath(runDirectory)} lists those that are`;
-  throw usageError(`the run has stored no rollout ${rolloutId}`, { fix });
+  throw usageError(`the run has stored no rollout ${id}`, { fix });
 }
 
 function frameOf(step: number, { group, ...fate }: GroupRecord): Buffer[] {
@@ -120,6 +161,11 @@ function frameOf(step: number, { group, ...fate }: GroupRecord): Buffer[] {
   const length = Buffer.alloc(4);
   length.writeUInt32LE(frame.length);
   return [length, frame];
+}
+
+/** -1: not an eval's. */
+function evalStepOf(name: string): number {
+  return Number(/^eval-(\d+)\.msgpack$/.exec(name)?.[1] ?? -1);
 }
 
 /** -1: not a shard. */

@@ -8,7 +8,15 @@ import { bindingOf } from "./step-time.ts";
 /** `runs/<id>/summary.json`, format 1. */
 export type RunSummary = ReturnType<typeof summarize>;
 
-export function summarize(run: RunState) {
+/** The best checkpoint on the disk by its eval, with the version that was evaluated, which is the one it holds. */
+export interface BestCheckpoint {
+  step: number;
+  policy_version: number;
+  metric: string;
+  value: number;
+}
+
+export function summarize(run: RunState, best: BestCheckpoint | null = null) {
   const metric = (name: string) => run.steps.map((step) => step.metrics[name]).filter((value) => value !== undefined);
   const rewards = metric("reward");
   const gaps = metric("logprob_gap_mean");
@@ -28,6 +36,7 @@ export function summarize(run: RunState) {
       before: evalSummary(run.evals.find((event) => event.step === 0)),
       after: evalSummary(run.evals.findLast((event) => event.step > 0)),
     },
+    best,
     reward: { first: rewards[0] ?? null, last: rewards.at(-1) ?? null },
     // Of trained tokens: |log-probability by trainer - by sampler|, staleness included.
     logprob_gap: {
@@ -61,15 +70,15 @@ function sumByName(records: Record<string, number>[]): Record<string, number> {
   return total;
 }
 
-/** Mean scores: greedy (the recipe's eval settings), and at the training temperature. */
+/** Mean scores: greedy (the recipe's eval settings), and at the training temperature; of sft nats a token. */
 function evalSummary(event: RunState["evals"][number] | undefined) {
   if (!event) return null;
-  const { accuracy = Number.NaN, sampled = null } = event.metrics;
-  return { step: event.step, accuracy, sampled };
+  const { accuracy = Number.NaN, sampled = null, loss = null } = event.metrics;
+  return { step: event.step, accuracy, sampled, loss };
 }
 
 /** Writes `summary.json` and `curve.svg` into the run's directory. */
-export function writeSummary(runDirectory: string, run: RunState): void {
-  replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summarize(run), null, 2)}\n`);
+export function writeSummary(runDirectory: string, run: RunState, best: BestCheckpoint | null = null): void {
+  replaceFile(join(runDirectory, "summary.json"), `${JSON.stringify(summarize(run, best), null, 2)}\n`);
   replaceFile(join(runDirectory, "curve.svg"), curveSvg(run));
 }

@@ -55,11 +55,18 @@ export class TerminalReporter {
       return;
     }
     const { before, after } = summary.eval;
+    const { best } = summary;
     const out = [""];
+    const metric = before?.loss == null ? "accuracy" : "loss";
+    const shown = (name: string, value: number | null) => (/loss|perp/.test(name) ? fixed(value) : percent(value!));
     if (before && after) {
-      const accuracies = evals.flatMap((event) => event.metrics.accuracy ?? []);
-      const gain = `${percent(before.accuracy)} → ${percent(after.accuracy)}`;
-      out.push(`held-out accuracy ${sparkline(accuracies)}  ${colorsFor(process.stdout).bold(gain)}`);
+      const values = evals.flatMap((event) => event.metrics[metric] ?? []);
+      const gain = `${shown(metric, before[metric])} → ${shown(metric, after[metric])}`;
+      out.push(`held-out ${metric} ${sparkline(values)}  ${colorsFor(process.stdout).bold(gain)}`);
+    }
+    if (best) {
+      const { step, policy_version: version } = best;
+      out.push(`best checkpoint: step ${step}, version ${version}, ${best.metric} ${shown(best.metric, best.value)}`);
     }
     const rewards = steps.flatMap((event) => event.metrics.reward ?? []);
     if (rewards.length > 1)

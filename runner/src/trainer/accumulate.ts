@@ -2,17 +2,17 @@ import { type Model, scope, Tensor } from "molt-native";
 import { mean } from "../algorithms/advantages/estimator.ts";
 import { correct, trainedSlots } from "../algorithms/corrections/correction.ts";
 import { klEstimators } from "../algorithms/kl.ts";
-import { objective } from "../algorithms/losses/objective.ts";
+import { objective, valueObjective } from "../algorithms/losses/objective.ts";
 import type { LossSpec, PolicyLoss } from "../algorithms/losses/policy-loss.ts";
 import { addMetrics, tokenMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
-import { dummyRow, packRows, type StoredRow } from "./packing.ts";
+import { dummyRow, packRows, type StoredRow, unpackRows } from "./packing.ts";
 
 /** With the function that its name stands for. */
 export interface Loss extends LossSpec {
   policyLoss: PolicyLoss;
 }
 
-/** Forward, loss, backward of a microbatch, into the gradient and `metrics`. Without rows, a zero-weight dummy. */
+/** Forward, loss, backward of a microbatch, into gradient, rows and `metrics`. Without rows, a zero-weight dummy. */
 export async function accumulate(
   model: Model,
   rows: readonly StoredRow[],
@@ -42,6 +42,10 @@ export async function accumulate(
   });
   await model.backward(parts.total);
   const values = { trained, logp: current, old, behaviour, entropy: await entropy.data(), ref };
+  const found = [old, values.entropy].map((of) => unpackRows(rows, packed.cu, of));
+  rows.forEach((row, index) => {
+    Object.assign(row, { trainerLogprobs: found[0]![index], entropy: found[1]![index] });
+  });
   const { sums, maxima } = tokenMetrics(values, klEstimators[loss.kl.estimator]);
   const more = {
     advantage_mean: advantages.reduce((sum, value) => sum + value, 0),
@@ -51,6 +55,29 @@ export async function accumulate(
   };
   addMetrics(metrics, { sums: { ...sums, ...more }, maxima });
   for (const tensor of [logp, entropy, parts.total, parts.policy, parts.clipped]) tensor?.dispose();
+}
+
+/** As `accumulate`, of a critic. */
+export async function accumulateValues(
+  model: Model,
+  rows: readonly StoredRow[],
+  valueClip: number | null,
+  numTokens: number,
+  metrics: UpdateMetrics,
+): Promise<void> {
+  const { packed, shares, values: old, returns } = packRows(rows.length > 0 ? rows : [dummyRow()]);
+  const values = await model.values(packed, true);
+  const parts = scope(() => {
+    const [before, towards, counts] = [old!, returns!, shares].map((of) => Tensor.from(of)) as [Tensor, Tensor, Tensor];
+    return valueObjective({ values, old: before, returns: towards, shares: counts }, valueClip, numTokens);
+  });
+  await model.backward(parts.total);
+  const sums = {
+    value_loss: await read(parts.value),
+    ...(parts.clipped && { value_clip_ratio: await read(parts.clipped) }),
+  };
+  addMetrics(metrics, { sums, maxima: {} });
+  for (const tensor of [values, parts.total, parts.value, parts.clipped]) tensor?.dispose();
 }
 
 /** The mean of current - old over the trained slots of each row, at each of them. */

@@ -127,7 +127,7 @@ test("updates: nothing is lost, rollouts stay whole, tokens are even to one roll
 describe("schedule", () => {
   const rates = (scheduler: "constant" | "linear" | "cosine", lr_warmup_ratio = 0.3) => {
     const actor = { adam: { lr: 0.01 }, lr_scheduler: scheduler, lr_warmup_ratio, min_lr_ratio: 0.1 };
-    return learningRates({ actor } as Recipe, 10);
+    return learningRates(actor as Recipe["actor"], 10);
   };
   const curve = (scheduler: "constant" | "linear" | "cosine", updates: number[]) => updates.map(rates(scheduler));
 

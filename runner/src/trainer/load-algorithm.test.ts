@@ -24,7 +24,7 @@ function load(name: string, lines: string[]): Promise<AdvantageEstimator> {
   return loadAlgorithm(advantageEstimators, file, "algo.advantage.estimator");
 }
 
-const spec = { no_whiten: false, gamma: 1, pass_k: 4 };
+const spec = { no_whiten: false, gamma: 1, lam: 1, pass_k: 4 };
 
 test("a file's default export, with what it imports from the library, is the estimator", async () => {
   const estimate = await load("half.ts", [

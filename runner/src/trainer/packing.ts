@@ -8,8 +8,14 @@ export interface StoredRow extends TrainRow {
   old?: Float32Array;
   ref?: Float32Array;
   advantages?: Float32Array;
+  /** A critic's, before the update, and what they are trained towards. */
+  values?: Float32Array;
+  returns?: Float32Array;
   /** What each of its tokens counts in the update (`algorithms/aggregation.ts`); 1 where nobody says. */
   share?: number;
+  /** What the update found: the log-probabilities that it compared the behaviour policy's with, and nats of entropy. */
+  trainerLogprobs?: Float32Array;
+  entropy?: Float32Array;
 }
 
 /** A masked token, with one before it to predict it. */
@@ -60,7 +66,8 @@ export function packRows(rows: readonly StoredRow[]) {
     return values;
   };
   const floats = (read: (row: StoredRow, t: number) => number) => spread(new Float32Array(length), read);
-  const scores = (name: "old" | "ref") => (rows.every((row) => row[name]) ? floats((row, t) => row[name]![t]!) : null);
+  const scores = (name: "old" | "ref" | "values" | "returns") =>
+    rows.every((row) => row[name]) ? floats((row, t) => row[name]![t]!) : null;
   const targets = spread(new Int32Array(length).fill(-1), (row, t) => row.tokens[t]!);
   const temperatures = spread(new Float32Array(length).fill(1), (row, t) => row.temperatures[t]!);
   const packed: PackedRows = { tokens, cu, targets, temperatures };
@@ -72,6 +79,8 @@ export function packRows(rows: readonly StoredRow[]) {
     advantages: floats((row, t) => row.advantages?.[t] ?? 0),
     old: scores("old"),
     ref: scores("ref"),
+    values: scores("values"),
+    returns: scores("returns"),
   };
 }
 
@@ -100,5 +109,6 @@ function eachTrained(
 export function dummyRow(): StoredRow {
   const row = { id: "dummy", tokens: new Int32Array(2), mask: new Uint8Array(2) };
   row.mask[1] = Mask.trained;
-  return { ...row, logprobs: new Float32Array(2), temperatures: new Float32Array(2).fill(1) };
+  const [none, temperatures] = [new Float32Array(2), new Float32Array(2).fill(1)];
+  return { ...row, logprobs: none, temperatures, values: none, returns: none, share: 0 };
 }

@@ -23,14 +23,22 @@ export interface OptimizerSpec {
   maxNorm: number;
 }
 
+export interface CriticParams {
+  model: ModelSpec;
+  optimizer: OptimizerSpec;
+  valueClip: number | null;
+}
+
 export interface InitParams {
   worldSize: number;
   /** c10d's store, served by rank 0; `timeoutMs` bounds each collective. */
   store: { host: string; port: number; timeoutMs: number };
   policy: ModelSpec;
-  /** Null without a KL term. */
-  ref: ModelSpec | null;
+  /** Null without a KL term; `base` is what the policy's adapters are laid on. */
+  ref: ModelSpec | "base" | null;
   optimizer: OptimizerSpec;
+  /** Null but for estimators that need one. */
+  critic: CriticParams | null;
   loss: LossSpec;
   threads: number;
 }
@@ -50,14 +58,19 @@ export interface UpdateParams {
   microbatches: string[][];
   /** Trainable tokens over all ranks: the loss's denominator, above 0. */
   numTokens: number;
-  learningRate: number;
+  /** Null: the policy stands still. */
+  learningRate: number | null;
+  /** Null without a critic. */
+  criticLearningRate: number | null;
   /** Of the KL term, where the loss has it. */
   klCoef: number;
 }
 
 /** Metrics are over this rank's trainable tokens. */
 export interface UpdateResult extends UpdateMetrics {
-  gradientNorm: number;
+  /** Null where the model was not trained. */
+  gradientNorm: number | null;
+  criticGradientNorm: number | null;
   /** Parameters, where the gradient was not finite: nothing was updated. */
   nonFinite: string[] | null;
 }

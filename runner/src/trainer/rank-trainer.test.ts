@@ -3,7 +3,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { readSafetensorsHeader } from "../data/safetensors.ts";
-import { fixture, fixtureRows, sftLoss, tinyInit, tinyModel } from "./fixtures/tiny.ts";
+import {
+  criticFixture,
+  criticRows,
+  fixture,
+  fixtureRows,
+  sftLoss,
+  tinyCritic,
+  tinyInit,
+  tinyModel,
+} from "./fixtures/tiny.ts";
 import type { InitParams } from "./protocol.ts";
 import { RankTrainer } from "./rank-trainer.ts";
 
@@ -34,7 +43,8 @@ async function snapshot(trainer: RankTrainer): Promise<Buffer> {
 }
 
 const ids = fixtureRows().map((row) => row.id);
-const update = { microbatches: [ids], numTokens: fixture.numTokens, learningRate: 0.01, klCoef: fixture.spec.kl.coef };
+const rates = { learningRate: 0.01, criticLearningRate: null };
+const update = { microbatches: [ids], numTokens: fixture.numTokens, ...rates, klCoef: fixture.spec.kl.coef };
 const plainLoss = { ...fixture.spec, kl: { coef: 0, estimator: "k3" as const, inReward: false } };
 const unscored = () => fixtureRows().map(({ old: _, ...row }) => row);
 
@@ -68,10 +78,26 @@ test("the reference is scored without gradient and gives the KL of PyTorch float
   expect(Math.abs(sums.kl! / fixture.sums.kl! - 1)).toBeLessThanOrEqual(1e-5);
 });
 
+test("what an update found of each token comes back when its rows are dropped", async () => {
+  const trainer = await start({ loss: plainLoss });
+  const rows = fixtureRows();
+  await trainer.putRows({ rows });
+  await trainer.update(update);
+  const { found } = await trainer.dropRows({ ids });
+  rows.forEach(({ mask, old }, index) => {
+    const trained = (values: Float32Array) => [...values].map((value, t) => (mask[t] === 1 ? value : 0));
+    expect([...found[index]!.trainerLogprobs!]).toEqual(trained(old));
+  });
+  // PyTorch float64.
+  const nats = found.reduce((sum, { entropy }) => entropy!.reduce((all, value) => all + value, sum), 0);
+  expect(Math.abs(nats / fixture.sums.entropy! - 1)).toBeLessThanOrEqual(1e-5);
+  await expect(trainer.logprobs({ ids })).rejects.toThrow(`rank 0 holds no row ${ids[0]}`);
+});
+
 test("what a rank does not hold is refused by name", async () => {
   const trainer = await start();
   await expect(trainer.logprobs({ ids: ["absent"] })).rejects.toThrow("rank 0 holds no row absent");
-  await expect(trainer.score({ microbatches: [[]], as: "ref" })).rejects.toThrow("no reference model was loaded");
+  await expect(trainer.score({ microbatches: [[]], as: "ref" })).rejects.toThrow("no model was loaded that gives ref");
   await expect(new RankTrainer(0).checksum()).rejects.toThrow("the first request to a rank is init");
 });
 
@@ -82,7 +108,7 @@ describe("case C8", () => {
     await trainer.update(update);
     const before = await snapshot(trainer);
     const poisoned = fixtureRows()[0]!.advantages.fill(Number.NaN);
-    await trainer.putAdvantages({ ids: [ids[0]!], advantages: [poisoned], shares: [1] });
+    await trainer.putAdvantages({ rows: [{ id: ids[0]!, advantages: poisoned, share: 1 }] });
     const result = await trainer.update(update);
     expect(result.nonFinite).toEqual(
       expect.arrayContaining(["model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]),
@@ -124,7 +150,7 @@ test("a layer's graph kept takes the step that recomputing it takes", async () =
     const trainer = await start({ loss: plainLoss, policy: { ...tinyInit().policy, gradientCheckpoint } });
     await trainer.putRows({ rows: fixtureRows() });
     const { gradientNorm, sums } = await trainer.update(update);
-    taken.push({ gradientNorm, loss: sums.policy_loss! });
+    taken.push({ gradientNorm: gradientNorm!, loss: sums.policy_loss! });
   }
   const [full, none] = taken;
   expect(none!.gradientNorm / full!.gradientNorm).toBeCloseTo(1, 6);
@@ -190,4 +216,85 @@ test("the export holds the weights in float32 and loads to the same checksum", a
 
 test("a loss that does not exist is refused at init", async () => {
   await expect(start({ loss: { ...fixture.spec, name: "pppo" } })).rejects.toThrow("actor.loss_mode: no entry 'pppo'");
+});
+
+describe("a critic", () => {
+  const criticIds = criticRows().map(({ id }) => id);
+  const step = {
+    microbatches: [criticIds],
+    numTokens: criticFixture.numTokens,
+    learningRate: 0.01,
+    criticLearningRate: 0.02,
+    klCoef: 0,
+  };
+  const withCritic = () => start({ loss: plainLoss, critic: tinyCritic() });
+
+  test("scores values, and steps beside the policy by its own clipped gradient", async () => {
+    const trainer = await withCritic();
+    await trainer.putRows({ rows: criticRows() });
+    const { logprobs: values } = await trainer.score({ microbatches: [criticIds], as: "values" });
+    criticFixture.rows.forEach(({ mask, values: expected }, index) => {
+      expected.forEach((value, t) => {
+        expect(values[index]![t]!).toBeCloseTo(mask[t] === 1 ? value : 0, 5);
+      });
+    });
+    await trainer.putAdvantages({ rows: criticRows().map(({ id, returns }) => ({ id, returns })) });
+    const { checksum } = await trainer.checksum();
+    const { sums, gradientNorm, criticGradientNorm } = await trainer.update(step);
+    // Half the squared error: no value has moved yet, and nothing is clipped.
+    const half = criticFixture.rows.flatMap(({ mask, values, returns }) =>
+      values.map((value, t) => (mask[t] === 1 ? (value - returns[t]!) ** 2 / 2 : 0)),
+    );
+    expect(sums.value_loss! / half.reduce((sum, value) => sum + value, 0)).toBeCloseTo(1, 5);
+    expect(sums.value_clip_ratio).toBe(0);
+    expect([gradientNorm, criticGradientNorm].every((norm) => norm! > 0)).toBe(true);
+    expect((await trainer.checksum()).checksum).not.toBe(checksum);
+    const again = await trainer.update(step);
+    expect(again.sums.value_loss).toBeLessThan(sums.value_loss!);
+  });
+
+  test("is trained alone where the policy stands still, whose weights and moments keep every bit", async () => {
+    const trainer = await withCritic();
+    await trainer.putRows({ rows: criticRows() });
+    const before = await snapshot(trainer);
+    const alone = await trainer.update({ ...step, learningRate: null });
+    expect(alone.gradientNorm).toBeNull();
+    expect(await snapshot(trainer)).toEqual(before);
+    const after = await trainer.update({ ...step, learningRate: null });
+    expect(after.sums.value_loss).toBeLessThan(alone.sums.value_loss!);
+  });
+
+  test("case C8: a gradient of either that is not finite steps neither", async () => {
+    const trainer = await withCritic();
+    await trainer.putRows({ rows: criticRows() });
+    const before = await bothSnapshots(trainer);
+    const broken = criticRows()[0]!.returns!.fill(Number.NaN);
+    await trainer.putAdvantages({ rows: [{ id: criticIds[0]!, returns: broken }] });
+    const { nonFinite } = await trainer.update(step);
+    expect(nonFinite).toContain("score.weight");
+    expect(nonFinite).not.toContain("lm_head.weight");
+    expect(await bothSnapshots(trainer)).toEqual(before);
+  });
+
+  test("case F4: weights, moments and steps go on from a checkpoint bit by bit; one without is refused", async () => {
+    const trainer = await withCritic();
+    await trainer.putRows({ rows: criticRows() });
+    await trainer.update(step);
+    const saved = await bothSnapshots(trainer);
+    const { entries } = readSafetensorsHeader(join(directory, "critic-rank0.safetensors"));
+    expect(entries.map(({ name }) => name)).toEqual(["critic.weights", "critic.exp_avg", "critic.exp_avg_sq"]);
+    const other = await withCritic();
+    await other.loadCheckpoint({ directory });
+    expect(await bothSnapshots(other)).toEqual(saved);
+    await other.putRows({ rows: criticRows() });
+    for (const one of [trainer, other]) await one.update(step);
+    expect(await bothSnapshots(other)).toEqual(await bothSnapshots(trainer));
+    rmSync(join(directory, "critic-rank0.safetensors"));
+    await expect(other.loadCheckpoint({ directory })).rejects.toThrow("this checkpoint has no such shard");
+  });
+
+  async function bothSnapshots(trainer: RankTrainer): Promise<Buffer[]> {
+    const policy = await snapshot(trainer);
+    return [policy, readFileSync(join(directory, "critic-rank0.safetensors"))];
+  }
 });

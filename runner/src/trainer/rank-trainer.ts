@@ -2,12 +2,13 @@ import { join } from "node:path";
 import { AdamW, Model, ProcessGroup, type ProcessGroupOptions, setThreads } from "molt-native";
 import { policyLosses } from "../algorithms/losses/registry.ts";
 import type { UpdateMetrics } from "../algorithms/metrics.ts";
+import { adapterUnits } from "../data/adapters.ts";
 import { exportHeader } from "../data/model-folder.ts";
 import { RunnerError } from "../errors.ts";
-import { accumulate, type Loss } from "./accumulate.ts";
+import { accumulate, accumulateValues, type Loss } from "./accumulate.ts";
 import { loadAlgorithm } from "./load-algorithm.ts";
 import { dummyRow, packRows, type StoredRow, unpackRows } from "./packing.ts";
-import type { InitParams, ModelSpec, UpdateParams, UpdateResult } from "./protocol.ts";
+import type { InitParams, ModelSpec, OptimizerSpec, UpdateParams, UpdateResult } from "./protocol.ts";
 import { readShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
 
 interface State {
@@ -15,8 +16,11 @@ interface State {
   loss: Loss;
   group: ProcessGroup | null;
   policy: Model;
+  /** Checksum of the policy's weights below its adapters; null where it has none. */
+  base: string | null;
   ref: Model | null;
   optimizer: AdamW;
+  critic: { model: Model; optimizer: AdamW } | null;
 }
 
 /** A rank's methods; one runs at a time. Keeps training rows by id between the phases. */
@@ -40,25 +44,35 @@ export class RankTrainer {
     const joining = { ...store, rank: this.rank, worldSize, prefix: "train", serveStore };
     const group = worldSize === 1 ? null : await ProcessGroup.create(joining);
     const policy = await createModel(params.policy, group, true);
-    const ref = params.ref && (await createModel(params.ref, group, false));
-    const { betas, eps, weightDecay } = params.optimizer;
-    const optimizer = new AdamW(policy, { beta1: betas[0], beta2: betas[1], eps, weightDecay });
-    this.current = { params, loss, group, policy, ref, optimizer };
+    // Before training its adapters add nothing.
+    const base = isAdapted(params.policy) ? await policy.checksum() : null;
+    const ref =
+      params.ref === "base" ? await policy.base() : params.ref && (await createModel(params.ref, group, false));
+    const optimizer = createOptimizer(policy, params.optimizer);
+    const model = params.critic && (await createModel(params.critic.model, group, true));
+    const critic = model && { model, optimizer: createOptimizer(model, params.critic!.optimizer) };
+    this.current = { params, loss, group, policy, base, ref, optimizer, critic };
   }
 
   async putRows({ rows }: { rows: StoredRow[] }): Promise<undefined> {
     for (const row of rows) this.rows.set(row.id, row);
   }
 
-  async dropRows({ ids }: { ids: string[] }): Promise<undefined> {
+  /** Tells what their updates found, in the ids' order. */
+  async dropRows({ ids }: { ids: string[] }) {
+    const found = this.rowsOf(ids).map(({ trainerLogprobs, entropy }) => ({ trainerLogprobs, entropy }));
     for (const id of ids) this.rows.delete(id);
+    return { found };
   }
 
-  /** Forward without gradient; kept as the rows' `old` or `ref` log-probabilities, and told in the rows' order. */
-  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" }) {
-    const { policy, ref } = this.state;
-    const model = as === "old" ? policy : ref;
-    if (model === null) throw new RunnerError("no reference model was loaded: algo.kl has no coefficient");
+  /**
+   * Forward without gradient; kept as the rows' `old` or `ref` log-probabilities or the critic's `values`, and told in
+   * the rows' order.
+   */
+  async score({ microbatches, as }: { microbatches: string[][]; as: "old" | "ref" | "values" }) {
+    const { policy, ref, critic } = this.state;
+    const model = { old: policy, ref, values: critic?.model ?? null }[as];
+    if (model === null) throw new RunnerError(`no model was loaded that gives ${as}`);
     const logprobs: Float32Array[] = [];
     for (const ids of microbatches) logprobs.push(...(await this.forward(model, ids)));
     microbatches.flat().forEach((id, index) => {
@@ -67,27 +81,48 @@ export class RankTrainer {
     return { logprobs };
   }
 
-  /** One value a token (0 on untrained ones); of each row, what its tokens count in the update's aggregation. */
-  async putAdvantages(values: { ids: string[]; advantages: Float32Array[]; shares: number[] }): Promise<undefined> {
-    values.ids.forEach((id, index) => {
-      Object.assign(this.row(id), { advantages: values.advantages[index], share: values.shares[index] });
-    });
+  /** One value a token (0 on untrained ones); `share`: what the row's tokens count in the update's aggregation. */
+  async putAdvantages({ rows }: { rows: Pick<StoredRow, "id" | "advantages" | "returns" | "share">[] }) {
+    for (const row of rows) Object.assign(this.row(row.id), row);
+    return undefined;
   }
 
-  /** No step where any rank's gradient is not finite. */
-  async update({ microbatches, numTokens, learningRate, klCoef }: UpdateParams): Promise<UpdateResult> {
+  /** No model steps where any rank's gradient of any is not finite. */
+  async update(update: UpdateParams): Promise<UpdateResult> {
+    const { microbatches, numTokens, learningRate, criticLearningRate, klCoef } = update;
     if (numTokens <= 0) throw new RunnerError("an update needs a trainable token");
-    const { policy, optimizer, params } = this.state;
-    const loss = { ...this.state.loss, kl: { ...params.loss.kl, coef: klCoef } };
+    const { policy, optimizer, critic, params } = this.state;
     const metrics: UpdateMetrics = { sums: {}, maxima: {} };
-    for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), loss, numTokens, metrics);
-    const gradientNorm = await policy.gradientNorm();
-    const finite = Number.isFinite(gradientNorm);
-    const nonFinite = finite ? null : await policy.nonFiniteGradients();
-    // As torch.nn.utils.clip_grad_norm_.
-    if (finite) await optimizer.step(learningRate, Math.min(1, params.optimizer.maxNorm / (gradientNorm + 1e-6)));
-    await policy.zeroGradients();
-    return { ...metrics, gradientNorm, nonFinite };
+    const trained: [model: Model, optimizer: AdamW, spec: OptimizerSpec, rate: number][] = [];
+    if (learningRate !== null) {
+      const loss = { ...this.state.loss, kl: { ...params.loss.kl, coef: klCoef } };
+      for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), loss, numTokens, metrics);
+      trained.push([policy, optimizer, params.optimizer, learningRate]);
+    }
+    if (critic && criticLearningRate !== null) {
+      const { valueClip, optimizer: spec } = params.critic!;
+      for (const ids of microbatches) {
+        await accumulateValues(critic.model, this.rowsOf(ids), valueClip, numTokens, metrics);
+      }
+      trained.push([critic.model, critic.optimizer, spec, criticLearningRate]);
+    }
+    const norms = new Map<Model, number>();
+    for (const [model] of trained) norms.set(model, await model.gradientNorm());
+    const finite = [...norms.values()].every(Number.isFinite);
+    const nonFinite: string[] = [];
+    for (const [model, stepper, { maxNorm }, rate] of trained) {
+      // As torch.nn.utils.clip_grad_norm_.
+      if (finite) await stepper.step(rate, Math.min(1, maxNorm / (norms.get(model)! + 1e-6)));
+      else nonFinite.push(...(await model.nonFiniteGradients()));
+      await model.zeroGradients();
+    }
+    const [gradientNorm, criticGradientNorm] = [policy, critic?.model].map((model) => norms.get(model!) ?? null);
+    return {
+      ...metrics,
+      gradientNorm: gradientNorm!,
+      criticGradientNorm: criticGradientNorm!,
+      nonFinite: finite ? null : nonFinite,
+    };
   }
 
   /** Of stored rows, in one microbatch. Collective. */
@@ -117,15 +152,16 @@ export class RankTrainer {
     return { checksum: await this.state.policy.checksum() };
   }
 
-  /** `rank<r>.safetensors`, in an existing directory: what the rank holds now, on the disk once it is written. */
+  /** A file a model, in an existing directory: what the rank holds now, on the disk once it is written. */
   async saveCheckpoint({ directory }: { directory: string }) {
-    const { optimizer } = this.state;
-    const file = shardPath(directory, this.rank);
-    const [identity, { stepCount }] = [this.identity(), optimizer];
-    const save = (path: string) => optimizer.saveShard(path, shardHeader(identity, stepCount));
-    this.written = (await snapshotShard(file, identity, save))();
+    const writes: Promise<void>[] = [];
+    for (const { optimizer, ...identity } of this.trained()) {
+      const save = (path: string) => optimizer.saveShard(path, shardHeader(identity, optimizer.stepCount));
+      writes.push((await snapshotShard(shardPath(directory, this.rank, identity.model), identity, save))());
+    }
+    this.written = Promise.all(writes).then(() => {});
     this.written.catch(() => {}); // `checkpointWritten` says it
-    return { file, stepCount };
+    return { file: shardPath(directory, this.rank), stepCount: this.state.optimizer.stepCount };
   }
 
   /** When it is. Answered out of turn: training goes on meanwhile. */
@@ -134,18 +170,26 @@ export class RankTrainer {
   }
 
   async loadCheckpoint({ directory }: { directory: string }) {
-    const { optimizer } = this.state;
-    const file = shardPath(directory, this.rank);
-    const { offset, stepCount } = readShard(file, this.identity());
-    await optimizer.loadShard(file, offset);
-    optimizer.stepCount = stepCount;
-    return { stepCount };
+    for (const { optimizer, ...identity } of this.trained()) {
+      const file = shardPath(directory, this.rank, identity.model);
+      const { offset, stepCount } = readShard(file, identity);
+      await optimizer.loadShard(file, offset);
+      optimizer.stepCount = stepCount;
+    }
+    return { stepCount: this.state.optimizer.stepCount };
   }
 
   /** Rank 0 writes `model.safetensors`, in an existing directory. */
   async exportWeights({ directory }: { directory: string }): Promise<undefined> {
     const { policy, params } = this.state;
     await policy.save(join(directory, "model.safetensors"), exportHeader(params.policy.units));
+  }
+
+  /** Rank 0 writes `adapter_model.safetensors` of the policy's adapters. */
+  async exportAdapters({ directory }: { directory: string }): Promise<undefined> {
+    const { policy, params } = this.state;
+    const header = exportHeader(adapterUnits(params.policy.units));
+    await policy.save(join(directory, "adapter_model.safetensors"), header, "adapters");
   }
 
   close(): void {
@@ -171,23 +215,41 @@ export class RankTrainer {
   private async forward(model: Model, ids: string[]): Promise<Float32Array[]> {
     const rows = this.rowsOf(ids);
     const { packed } = packRows(rows.length > 0 ? rows : [dummyRow()]);
-    const { logp, entropy } = await model.forward(packed, false);
-    const values = await logp.data();
-    logp.dispose();
-    entropy.dispose();
+    const isCritic = model === this.state.critic?.model;
+    const scores = isCritic ? { logp: await model.values(packed, false) } : await model.forward(packed, false);
+    const values = await scores.logp.data();
+    for (const tensor of Object.values(scores)) tensor.dispose();
     return unpackRows(rows, packed.cu, values);
   }
 
-  private identity(): ShardIdentity {
-    const { policy, params } = this.state;
-    const { worldSize } = params;
-    return { rank: this.rank, worldSize, shardSize: policy.shardSize, units: params.policy.units };
+  /** What a checkpoint has of each model. */
+  private trained(): (ShardIdentity & { optimizer: AdamW })[] {
+    const { policy, base, optimizer, critic, params } = this.state;
+    const [{ rank }, { worldSize }] = [this, params];
+    const { units } = params.policy;
+    const own = { model: "policy" as const, rank, worldSize, shardSize: policy.shardSize, units, base, optimizer };
+    if (critic === null) return [own];
+    const [{ shardSize }, others] = [critic.model, params.critic!.model.units];
+    return [own, { ...own, model: "critic", shardSize, units: others, base: null, optimizer: critic.optimizer }];
   }
 }
 
 async function createModel(spec: ModelSpec, group: ProcessGroup | null, trainable: boolean): Promise<Model> {
   const { weights, seed, ...options } = spec;
   const model = await Model.create({ ...options, group, trainable });
-  await (weights === null ? model.initialize(seed) : model.load(weights));
+  // A critic's head is in no file.
+  if (weights === null || spec.units.at(-1)!.parameters.some(({ role }) => role === "value")) {
+    await model.initialize(seed);
+  }
+  if (weights !== null) await model.load(weights);
+  if (isAdapted(spec)) await model.initialize(seed, "adapters");
   return model;
+}
+
+function isAdapted({ units }: ModelSpec): boolean {
+  return units.some(({ adapters }) => adapters !== undefined);
+}
+
+function createOptimizer(model: Model, { betas: [beta1, beta2], eps, weightDecay }: OptimizerSpec): AdamW {
+  return new AdamW(model, { beta1, beta2, eps, weightDecay });
 }

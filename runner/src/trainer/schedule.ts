@@ -1,10 +1,11 @@
 import type { Recipe } from "../recipe/index.ts";
 
-/** The learning rate of the update after `done` ones. Warm-up rises linearly from lr / warmup. */
-export function learningRates({ actor }: Recipe, totalUpdates: number): (done: number) => number {
-  const { lr } = actor.adam;
-  const { lr_scheduler: scheduler, min_lr_ratio: least } = actor;
-  const warmup = Math.ceil(totalUpdates * actor.lr_warmup_ratio);
+/** Of a section, the learning rate of the update after `done` ones. Warm-up rises linearly from lr / warmup. */
+export function learningRates(
+  { adam: { lr }, lr_scheduler: scheduler, lr_warmup_ratio: rising, min_lr_ratio: least }: Recipe["actor" | "critic"],
+  totalUpdates: number,
+): (done: number) => number {
+  const warmup = Math.ceil(totalUpdates * rising);
   return (done) => {
     if (done < warmup) return (lr * (done + 1)) / warmup;
     if (scheduler === "constant") return lr;

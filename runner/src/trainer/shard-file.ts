@@ -9,22 +9,28 @@ import { buildSafetensorsHeader, readSafetensorsHeader } from "../data/safetenso
 import { RunnerError } from "../errors.ts";
 import { namelessFile } from "../files.ts";
 
+/** Those of a rank that are trained. */
+export type TrainedModel = "policy" | "critic";
+
 export interface ShardIdentity {
+  model: TrainedModel;
   rank: number;
   worldSize: number;
   /** float32 values in each array. */
   shardSize: number;
   units: UnitDescription[];
+  /** Checksum of what adapters are laid on, where there are: the arrays are theirs alone. */
+  base: string | null;
 }
 
-const arrays = ["policy.weights", "policy.exp_avg", "policy.exp_avg_sq"];
+const arraysOf = (model: TrainedModel) => ["weights", "exp_avg", "exp_avg_sq"].map((name) => `${model}.${name}`);
 
-export function shardPath(directory: string, rank: number): string {
-  return join(directory, `rank${rank}.safetensors`);
+export function shardPath(directory: string, rank: number, model: TrainedModel = "policy"): string {
+  return join(directory, `${model === "policy" ? "" : `${model}-`}rank${rank}.safetensors`);
 }
 
 export function shardHeader(identity: ShardIdentity, stepCount: number): Uint8Array {
-  const tensors = arrays.map((name) => ({ name, shape: [identity.shardSize] }));
+  const tensors = arraysOf(identity.model).map((name) => ({ name, shape: [identity.shardSize] }));
   return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount) });
 }
 
@@ -40,7 +46,8 @@ export async function snapshotShard(
   save: (path: string) => Promise<void>,
 ): Promise<() => Promise<void>> {
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }));
-  if (bavail * bsize < 2 * arrays.length * 4 * identity.shardSize) return save(file).then(() => async () => {});
+  if (bavail * bsize < 2 * arraysOf(identity.model).length * 4 * identity.shardSize)
+    return save(file).then(() => async () => {});
   const { handle, path } = await namelessFile(memory);
   try {
     await save(path);
@@ -56,15 +63,15 @@ export function readShard(file: string, identity: ShardIdentity): { offset: numb
   if (!existsSync(file)) {
     throw new RunnerError("this checkpoint has no such shard", {
       position: { file },
-      fix: "resume an older checkpoint",
+      fix: "resume an older checkpoint, or with the estimator under which this was written",
     });
   }
   const { metadata, entries, dataOffset } = readSafetensorsHeader(file);
   const problems = Object.entries(describe(identity))
     .filter(([key, value]) => metadata[key] !== value)
     .map(([key, value]) => `${key} is ${metadata[key] ?? "missing"}, this run has ${value}`);
-  const names = entries.map((entry) => entry.name).join(", ");
-  if (names !== arrays.join(", ")) problems.push(`it holds ${names}, not ${arrays.join(", ")}`);
+  const [names, wanted] = [entries.map(({ name }) => name), arraysOf(identity.model)].map((all) => all.join(", "));
+  if (names !== wanted) problems.push(`it holds ${names}, not ${wanted}`);
   const stepCount = Number(metadata.step_count);
   if (!Number.isSafeInteger(stepCount) || stepCount < 0) problems.push(`step_count is ${metadata.step_count}`);
   if (problems.length > 0) {
@@ -81,13 +88,14 @@ export function isOfModel(file: string, units: UnitDescription[]): boolean {
   return readSafetensorsHeader(file).metadata.units === unitTable(units);
 }
 
-function describe({ rank, worldSize, shardSize, units }: ShardIdentity): Record<string, string> {
+function describe({ rank, worldSize, shardSize, units, base }: ShardIdentity): Record<string, string> {
   return {
     format_version: "1",
     rank: String(rank),
     world_size: String(worldSize),
     shard_size: String(shardSize),
     units: unitTable(units),
+    ...(base && { base }),
   };
 }
 

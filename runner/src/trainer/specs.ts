@@ -1,17 +1,20 @@
-import { advantageEstimators } from "../algorithms/advantages/registry.ts";
+import { advantageEstimators, needsCritic } from "../algorithms/advantages/registry.ts";
+import { adaptUnits } from "../data/adapters.ts";
+import { asCritic } from "../data/decoder.ts";
 import { type ModelFolder, readModelFolder } from "../data/model-folder.ts";
 import type { Recipe } from "../recipe/index.ts";
 import { loadAlgorithm } from "./load-algorithm.ts";
-import type { InitParams, LossSpec, ModelSpec } from "./protocol.ts";
+import type { CriticParams, InitParams, LossSpec, ModelSpec, OptimizerSpec } from "./protocol.ts";
 import { learningRates } from "./schedule.ts";
 import type { TrainSettings } from "./train-batch.ts";
 
 export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): Omit<InitParams, "worldSize" | "store"> {
-  const { adam, max_norm: maxNorm } = recipe.actor;
+  const hasCritic = needsCritic(recipe.algo.advantage.estimator) && loss.name !== "sft";
   return {
-    policy: modelSpec(recipe, folder),
+    policy: { ...modelSpec(recipe, folder), units: adaptUnits(folder.decoder.units, recipe) },
     ref: loss.kl.coef > 0 ? referenceSpec(recipe, folder) : null,
-    optimizer: { betas: adam.betas, eps: adam.eps, weightDecay: adam.weight_decay, maxNorm },
+    optimizer: optimizerSpec(recipe.actor),
+    critic: hasCritic ? criticParams(recipe, folder) : null,
     loss,
     threads: 1,
   };
@@ -46,8 +49,17 @@ export async function trainSettings(recipe: Recipe, totalUpdates: number): Promi
     estimate: await loadAlgorithm(advantageEstimators, algo.advantage.estimator, "algo.advantage.estimator"),
     klCoef: algo.kl.init_coef,
     maxTokensPerDevice: train.max_tokens_per_device,
-    schedule: learningRates(recipe, totalUpdates),
+    ...schedules(recipe, totalUpdates),
   };
+}
+
+/** The policy's begins when it has stood still for `actor.freezing_steps`. */
+function schedules({ algo, actor, critic, train }: Recipe, totalUpdates: number) {
+  if (!needsCritic(algo.advantage.estimator)) return { schedule: learningRates(actor, totalUpdates) };
+  const frozen = actor.freezing_steps * train.updates_per_batch;
+  const rates = learningRates(actor, totalUpdates - frozen);
+  const schedule = (done: number) => (done < frozen ? null : rates(done - frozen));
+  return { schedule, criticSchedule: learningRates(critic, totalUpdates) };
 }
 
 /** Minus log-probability; what was not sampled needs nothing else. */
@@ -56,10 +68,25 @@ export function sftLoss(recipe: Recipe): LossSpec {
   return { ...loss, name: "sft", entropyCoef: 0, kl: { ...kl, coef: 0 }, correction: { ...correction, level: "off" } };
 }
 
-function referenceSpec(recipe: Recipe, policy: ModelFolder): ModelSpec {
+function referenceSpec(recipe: Recipe, policy: ModelFolder): ModelSpec | "base" {
   const path = recipe.ref.model_name_or_path;
   const isOther = path !== null && path !== recipe.actor.model_name_or_path;
+  if (!isOther && recipe.actor.lora.rank > 0) return "base";
   return modelSpec(recipe, isOther ? readModelFolder(path, { weights: "required" }) : policy);
+}
+
+function criticParams(recipe: Recipe, policy: ModelFolder): CriticParams {
+  const { model_name_or_path: path } = recipe.critic;
+  const folder = path === null ? policy : readModelFolder(path, { weights: "required" });
+  return {
+    model: { ...modelSpec(recipe, folder), ...asCritic(folder.decoder) },
+    optimizer: optimizerSpec(recipe.critic),
+    valueClip: recipe.critic.value_clip,
+  };
+}
+
+function optimizerSpec({ adam, max_norm: maxNorm }: Recipe["actor" | "critic"]): OptimizerSpec {
+  return { betas: adam.betas, eps: adam.eps, weightDecay: adam.weight_decay, maxNorm };
 }
 
 function modelSpec({ run, fsdp, actor }: Recipe, { decoder, tensors }: ModelFolder): ModelSpec {

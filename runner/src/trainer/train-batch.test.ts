@@ -6,6 +6,7 @@ import { readEdited } from "../recipe/index.ts";
 import { nest } from "../recipe/schema.ts";
 import type { Ranks } from "./handle.ts";
 import type { RankMethods, UpdateResult } from "./protocol.ts";
+import { trainSettings } from "./specs.ts";
 import { type TrainSettings, trainBatch } from "./train-batch.ts";
 
 /** Of a recipe with these keys, and `estimate`. */
@@ -41,6 +42,7 @@ function fakeRanks({ count = 1, hasReference = false, answer = okay as (update: 
     const updates = calls.filter((call) => call.method === "update" && call.rank === 0).length;
     return each.map((value) => {
       if (method === "score") return scored(value as RankMethods["score"][0]);
+      if (method === "dropRows") return found(value as RankMethods["dropRows"][0]);
       return method === "update" ? answer(updates) : null;
     }) as never;
   };
@@ -49,14 +51,26 @@ function fakeRanks({ count = 1, hasReference = false, answer = okay as (update: 
   return { ranks: { count, hasReference, all } satisfies Ranks, calls, of };
 }
 
-/** Log-probabilities of -1 from the old policy and -1.5 from the reference, 0 on the two tokens of the prompt. */
+/** Of the old policy -1, of reference and critic -1.5, 0 on the two tokens of the prompt. */
 function scored({ microbatches, as }: RankMethods["score"][0]): RankMethods["score"][1] {
   const row = Float32Array.of(0, 0, ...new Array(4).fill(as === "old" ? -1 : -1.5));
   return { logprobs: microbatches.flat().map(() => row) };
 }
 
+/** That the trainer's log-probabilities are -2, and the entropy of the t-th token t / 2; nothing of the prompt's. */
+function found({ ids }: RankMethods["dropRows"][0]): RankMethods["dropRows"][1] {
+  const trained = (of: (t: number) => number) => Float32Array.from({ length: 6 }, (_, t) => (t < 2 ? 0 : of(t)));
+  return { found: ids.map(() => ({ trainerLogprobs: trained(() => -2), entropy: trained((t) => t / 2) })) };
+}
+
 function okay(): UpdateResult {
-  return { sums: { policy_loss: 3 }, maxima: { logprob_gap_max: 0.5 }, gradientNorm: 2, nonFinite: null };
+  return {
+    sums: { policy_loss: 3 },
+    maxima: { logprob_gap_max: 0.5 },
+    gradientNorm: 2,
+    criticGradientNorm: null,
+    nonFinite: null,
+  };
 }
 
 function segment(trained: number): Segment {
@@ -97,8 +111,8 @@ async function advantages(
   await trainBatch(ranks, { groups }, settingsOf(keys, { estimate }), 0);
   const [params] = of("putAdvantages");
   return Object.fromEntries(
-    params!.ids.map((id, index) => {
-      const values = params!.advantages[index]!;
+    params!.rows.map(({ id, advantages }) => {
+      const values = advantages!;
       expect([...values.subarray(0, 2)]).toEqual([0, 0]);
       expect(new Set(values.subarray(2)).size).toBe(1);
       return [id, values[2]!];
@@ -121,6 +135,18 @@ test("rows carry temperatures of their turns, and reach a rank once", async () =
       .flatMap(({ ids }) => ids)
       .sort(),
   ).toEqual(["a.0/0", "a.1/0", "a.2/0"]);
+});
+
+test("of what was trained, advantages, trainer log-probabilities and entropy come back by group and row", async () => {
+  const groups = [group("a", [one(1), one(0)]), group("b", [{ reward: 1, segments: [] }])];
+  const { values } = await trainBatch(fakeRanks({ count: 2 }).ranks, { groups }, settingsOf({}, { estimate: rloo }), 0);
+  // Leave-one-out: 1 - 0 and 0 - 1.
+  const row = (advantage: number) => ({
+    advantages: new Float32Array(4).fill(advantage),
+    logprobs: new Float32Array(4).fill(-2),
+    entropy: Float32Array.of(1, 1.5, 2, 2.5),
+  });
+  expect(values).toEqual(new Map([["a", { "a.0/0": row(1), "a.1/0": row(-1) }]]));
 });
 
 test("case C2: singletons and groups with failed members stay finite and are counted", async () => {
@@ -331,8 +357,7 @@ describe("reward and advantage on their way to the tokens", () => {
     const { ranks, of } = fakeRanks();
     const groups = [group("a", [one(1, 2), one(0, 6)]), group("b", [one(1, 4), one(0, 4)])];
     await trainBatch(ranks, { groups }, settingsOf({ "actor.loss_agg_mode": "seq-mean-token-mean" }), 0);
-    const { ids, shares } = of("putAdvantages")[0]!;
-    const byRow = Object.fromEntries(ids.map((id, index) => [id, shares[index]]));
+    const byRow = Object.fromEntries(of("putAdvantages")[0]!.rows.map(({ id, share }) => [id, share]));
     expect(byRow).toEqual({ "a.0/0": 2, "a.1/0": 4 / 6, "b.0/0": 1, "b.1/0": 1 });
   });
 
@@ -354,6 +379,62 @@ describe("reward and advantage on their way to the tokens", () => {
   });
 });
 
+describe("a critic", () => {
+  const keys = { "algo.advantage": { estimator: "gae", no_whiten: true }, "actor.freezing_steps": 1 };
+  const gae = { estimate: advantageEstimators.gae!, criticSchedule: () => 0.1 };
+
+  test("its values make advantages and returns of the trained tokens, and say what they explained", async () => {
+    const { ranks, of } = fakeRanks();
+    const groups = [group("a", [one(1), one(0)])];
+    const { metrics } = await trainBatch(ranks, { groups }, settingsOf(keys, gae), 0);
+    expect(of("score").map(({ as }) => as)).toEqual(["values"]);
+    // By hand: values of -1.5 on all four tokens; with gamma and lambda 1 returns are the rewards.
+    const rows = of("putAdvantages")[0]!.rows.map(({ advantages, returns }) => [[...advantages!], [...returns!]]);
+    expect(rows).toEqual([
+      [
+        [0, 0, 2.5, 2.5, 2.5, 2.5],
+        [0, 0, 1, 1, 1, 1],
+      ],
+      [
+        [0, 0, 1.5, 1.5, 1.5, 1.5],
+        [0, 0, 0, 0, 0, 0],
+      ],
+    ]);
+    // The error varies as the returns do.
+    expect(metrics.explained_variance).toBeCloseTo(0, 12);
+    expect(metrics.value_mean).toBeCloseTo(-1.5, 12);
+  });
+
+  test("it learns at its own rate, which its metrics show, while the policy stands still", async () => {
+    const answer = () => ({ ...okay(), gradientNorm: null, criticGradientNorm: 3 });
+    const { ranks, of } = fakeRanks({ answer });
+    const settings = settingsOf(keys, { ...gae, schedule: () => null });
+    const { metrics, updates } = await trainBatch(ranks, { groups: [group("a", [one(1), one(0)])] }, settings, 0);
+    expect(of("update")[0]).toMatchObject({ learningRate: null, criticLearningRate: 0.1 });
+    expect(metrics).toMatchObject({ critic_lr: 0.1, critic_grad_norm: 3 });
+    expect(metrics).not.toHaveProperty("lr");
+    expect(updates).toBe(1);
+  });
+
+  test("the policy's schedule begins when its freezing steps are over", async () => {
+    const { recipe } = settingsOf({ ...keys, "actor.adam.lr": 1, "critic.adam.lr": 2, "train.updates_per_batch": 2 });
+    const { schedule, criticSchedule } = await trainSettings(recipe, 102);
+    // Warm-up is 3 of the policy's 100 updates, and 4 of the critic's 102.
+    expect([0, 1, 2, 3, 5].map(schedule)).toEqual([null, null, 1 / 3, 2 / 3, 1]);
+    expect([0, 1, 4].map(criticSchedule!)).toEqual([0.5, 1, 2]);
+  });
+});
+
+test("distillation: a token's advantage is what the teacher gives it more, times the coefficient", async () => {
+  const kl = { init_coef: 0.5, use_loss: false, estimator: "k1" };
+  const keys = { "algo.advantage.estimator": "on_policy_distill", "algo.kl": kl };
+  const { ranks, of } = fakeRanks({ hasReference: true });
+  const settings = settingsOf(keys, { estimate: advantageEstimators.on_policy_distill! });
+  await trainBatch(ranks, { groups: [group("a", [one(1)])] }, settings, 0);
+  // Of old -1 and the teacher -1.5.
+  expect([...of("putAdvantages")[0]!.rows[0]!.advantages!]).toEqual([0, 0, -0.25, -0.25, -0.25, -0.25]);
+});
+
 describe.each(Object.keys(advantageEstimators))("contract: %s", (name) => {
   const rewards = fc.array(fc.array(fc.integer({ min: 0, max: 3 }), { minLength: 1, maxLength: 5 }), { minLength: 1 });
 
@@ -368,14 +449,17 @@ describe.each(Object.keys(advantageEstimators))("contract: %s", (name) => {
           ),
         );
       const run = async (groups: Group[], ranks: number, updatesPerBatch: number) => {
-        const { ranks: fake, of } = fakeRanks({ count: ranks });
+        const isTaught = name === "on_policy_distill";
+        const { ranks: fake, of } = fakeRanks({ count: ranks, hasReference: isTaught });
         const estimate = advantageEstimators[name]!;
-        const keys = { "train.updates_per_batch": updatesPerBatch };
+        const keys = {
+          "train.updates_per_batch": updatesPerBatch,
+          "algo.advantage": { estimator: name, lam: 0.5 },
+          "algo.kl": { init_coef: Number(isTaught), use_loss: false, estimator: "k1" },
+        };
         await trainBatch(fake, { groups }, settingsOf(keys, { estimate, maxTokensPerDevice: 20 }), 0);
-        const put = of("putAdvantages").flatMap(({ ids, advantages }) =>
-          ids.map((id, i) => [id, advantages[i]!] as const),
-        );
-        return new Map(put.map(([id, values]) => [id, values[2]!]));
+        const put = of("putAdvantages").flatMap(({ rows }) => rows);
+        return new Map(put.map(({ id, advantages }) => [id, advantages![2]!]));
       };
       const whole = await run(made(false), 1, 1);
       const shuffled = await run(made(false).reverse(), count, count);

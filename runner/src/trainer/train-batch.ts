@@ -2,19 +2,24 @@ import { isAbsolute } from "node:path";
 import type { Group, Rollout, Segment, StopReason } from "../agents/types.ts";
 import {
   type AdvantageEstimator,
+  type AdvantageSpec,
   type Advantages,
+  centred,
   hasSignal,
   mean,
   type ScoredRollout,
   type ScoredTurn,
   sum,
 } from "../algorithms/advantages/estimator.ts";
+import { tokenAdvantages } from "../algorithms/advantages/gae.ts";
+import { needsCritic } from "../algorithms/advantages/registry.ts";
 import { aggregations, lengthWeights } from "../algorithms/aggregation.ts";
 import { type GroupFilter, groupFilters, solveRates } from "../algorithms/filters/dynamic-filtering.ts";
 import { klEstimators } from "../algorithms/kl.ts";
 import { clipReward, overlongPenalty } from "../algorithms/reward.ts";
 import { RunnerError } from "../errors.ts";
 import type { Recipe } from "../recipe/index.ts";
+import type { TrainedValues } from "../telemetry/shards.ts";
 import type { Ranks } from "./handle.ts";
 import { isTrained, type StoredRow, trainedTokens } from "./packing.ts";
 import {
@@ -22,6 +27,7 @@ import {
   cutUpdates,
   idsOf,
   nothingToTrain,
+  rowsOf,
   trainUpdates,
   type UpdatePlan,
   type UpdateSettings,
@@ -46,8 +52,11 @@ interface TrainRollout extends ScoredRollout {
   turns: TrainTurn[];
 }
 
-/** `dropped`: reasons by group id. */
-export type TrainResult = BatchResult & { dropped: Map<string, string> };
+/** `dropped`: reasons by group id; `values`: by group id, then row id. */
+export type TrainResult = BatchResult & {
+  dropped: Map<string, string>;
+  values?: Map<string, Record<string, TrainedValues>>;
+};
 
 /**
  * Filter, advantages, updates of one batch. `updatesDone`: optimizer updates before it (schedule). Failed rollouts are
@@ -73,7 +82,7 @@ export async function trainBatch(
       ? nothingToTrain(`${left}; ${solveRates(rates)}`)
       : await trainUpdates(ranks, rows, settings, updatesDone, async (plans) => {
           await score(ranks, plans, recipe.algo);
-          setAdvantages(rollouts, settings);
+          Object.assign(metrics, setAdvantages(rollouts, settings));
           for (const update of updates) {
             const shares = aggregations[recipe.actor.loss_agg_mode](update);
             for (const [index, { rows }] of update.entries()) for (const row of rows) row.share = shares[index]!;
@@ -83,7 +92,25 @@ export async function trainBatch(
   if (result.skipped && result.updates === 0) {
     for (const { groupId } of kept) dropped.set(groupId, result.skipped.reason);
   }
-  return { ...result, dropped, metrics: { ...metrics, ...result.metrics } };
+  return { ...result, dropped, values: valuesOf(rollouts), metrics: { ...metrics, ...result.metrics } };
+}
+
+/** Of the rows that went through an update. */
+function valuesOf(rollouts: readonly TrainRollout[]): TrainResult["values"] {
+  const values = new Map<string, Record<string, TrainedValues>>();
+  for (const { groupId, rows } of rollouts) {
+    for (const { id, mask, advantages, trainerLogprobs, entropy } of rows) {
+      if (!advantages || !trainerLogprobs || !entropy) continue;
+      const [given, logprobs, nats] = [advantages, trainerLogprobs, entropy].map((of) =>
+        of.filter((_, t) => isTrained(mask, t)),
+      );
+      values.set(groupId, {
+        ...values.get(groupId),
+        [id]: { advantages: given!, logprobs: logprobs!, entropy: nats! },
+      });
+    }
+  }
+  return values;
 }
 
 /** With metrics over all rollouts that came, of raw rewards. */
@@ -131,7 +158,7 @@ function turnsOf({ segments }: Rollout): number {
   return segments.reduce((sum, { mask, turns }) => sum + turns.filter(({ start }) => isTrained(mask, start)).length, 0);
 }
 
-function stopShares(rollouts: readonly Rollout[]): Record<string, number> {
+export function stopShares(rollouts: readonly Rollout[]): Record<string, number> {
   const reasons = new Set(rollouts.map(({ stop }) => stop));
   const share = (reason: StopReason) => mean(rollouts.map(({ stop }) => Number(stop === reason)));
   return Object.fromEntries([...reasons].map((reason) => [`stop/${reason}`, share(reason)]));
@@ -144,7 +171,7 @@ function averageInfo(rollouts: readonly Rollout[]): Record<string, number> {
   return Object.fromEntries([...names].map((name) => [`info/${name}`, mean(values(name))]));
 }
 
-function tokensOf({ segments }: Rollout): number {
+export function tokensOf({ segments }: Rollout): number {
   return segments.reduce((sum, { mask }) => sum + trainedTokens(mask), 0);
 }
 
@@ -166,9 +193,9 @@ function trainRollout(groupId: string, rollout: Rollout, recipe: Recipe): TrainR
   return { groupId, rolloutId, reward, tokens: tokensOf(rollout), turns, rows: trained };
 }
 
-function trainedTurns({ turns, mask }: Segment, row: StoredRow): TrainTurn[] {
+function trainedTurns({ turns }: Segment, row: StoredRow): TrainTurn[] {
   return turns.flatMap(({ start, end, reward = 0 }) => {
-    const tokens = sum(Array.from(mask.subarray(start, end), (_, at) => Number(isTrained(mask, start + at))));
+    const tokens = slotsOf({ row, start, end }).length;
     return tokens > 0 ? [{ row, start, end, reward, tokens }] : [];
   });
 }
@@ -184,9 +211,9 @@ function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): Store
   return { id, tokens, mask, logprobs, temperatures };
 }
 
-/** Without gradient: the old policy where weights change within a batch or rewards need it, and the reference. */
-async function score(ranks: Ranks, plans: readonly UpdatePlan[], { kl }: Recipe["algo"]): Promise<void> {
-  const run = async (as: "old" | "ref") => {
+/** Without gradient: the old policy where weights change within a batch or rewards need it, reference and critic. */
+async function score(ranks: Ranks, plans: readonly UpdatePlan[], { kl, advantage }: Recipe["algo"]): Promise<void> {
+  const run = async (as: "old" | "ref" | "values") => {
     const microbatches = (rank: number) => plans.flatMap((plan) => idsOf(plan.microbatches[rank]!));
     const results = await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as }));
     results.forEach(({ logprobs }, rank) => {
@@ -195,31 +222,55 @@ async function score(ranks: Ranks, plans: readonly UpdatePlan[], { kl }: Recipe[
   };
   if (plans.length > 1 || (ranks.hasReference && !kl.use_loss)) await run("old");
   if (ranks.hasReference) await run("ref");
+  if (needsCritic(advantage.estimator)) await run("values");
 }
 
-function rowsOf(plans: readonly UpdatePlan[], rank: number): StoredRow[] {
-  return plans.flatMap((plan) => plan.microbatches[rank]!.flat());
-}
-
-/** One value a token of each row, 0 on untrained ones. */
-function setAdvantages(rollouts: readonly TrainRollout[], { estimate, klCoef, recipe: { algo } }: TrainSettings): void {
-  const { estimator, no_whiten, gamma, pass_k, length_alpha: alpha, clip } = algo.advantage;
+/** One value a token of each row, 0 on untrained ones; returns too where there is a critic. Gives their metrics. */
+function setAdvantages(
+  rollouts: readonly TrainRollout[],
+  { estimate, klCoef, recipe: { algo } }: TrainSettings,
+): Record<string, number> {
+  const { estimator, length_alpha: alpha, clip, no_whiten, gamma, lam, pass_k } = algo.advantage;
+  const spec = { no_whiten, gamma, lam, pass_k };
   const inReward = algo.kl.init_coef > 0 && !algo.kl.use_loss;
-  const scored = inReward ? rollouts.map((rollout) => lessKl(rollout, klCoef, algo)) : rollouts;
-  const advantages = ofTurns(estimate(scored, { no_whiten, gamma, pass_k }), rollouts, estimator);
+  const hasCritic = needsCritic(estimator);
+  const charged = inReward ? rollouts.map((rollout) => lessKl(rollout, klCoef, algo)) : rollouts;
+  const scored = hasCritic ? charged.map(withValues) : charged;
+  const advantages = ofTokens(estimate(scored, spec), rollouts, estimator);
   const weights = lengthWeights(rollouts, alpha);
   const limit = clip ?? Number.POSITIVE_INFINITY;
   for (const [index, { rows, turns }] of rollouts.entries()) {
     for (const row of rows) row.advantages = new Float32Array(row.tokens.length);
-    for (const [k, { row, start, end }] of turns.entries()) {
-      const value = Math.min(Math.max(advantages[index]![k]! * weights[index]!, -limit), limit);
-      for (let t = start; t < end; t++) if (isTrained(row.mask, t)) row.advantages![t] = value;
+    for (const [k, turn] of turns.entries()) {
+      const bounded = advantages[index]![k]!.map((value) => Math.min(Math.max(value * weights[index]!, -limit), limit));
+      spread(turn, turn.row.advantages!, bounded);
     }
   }
+  return hasCritic ? setReturns(scored, spec) : {};
 }
 
-/** Of each rollout a list of one a turn; a file of the recipe's may have given anything. */
-function ofTurns(given: Advantages | undefined, rollouts: readonly TrainRollout[], estimator: string): number[][] {
+/** The variance of the returns that the critic explained before the update, in parts: 1 - Var(G - V) / Var(G). */
+function setReturns(rollouts: readonly TrainRollout[], spec: AdvantageSpec): Record<string, number> {
+  const [gaps, returns]: [number[], number[]] = [[], []];
+  for (const rollout of rollouts) {
+    for (const row of rollout.rows) row.returns = new Float32Array(row.tokens.length);
+    for (const [k, advantages] of tokenAdvantages(rollout, spec).entries()) {
+      const turn = rollout.turns[k]!;
+      const given = advantages.map((advantage, t) => advantage + turn.values![t]!);
+      spread(turn, turn.row.returns!, given);
+      gaps.push(...advantages);
+      returns.push(...given);
+    }
+  }
+  const variance = (values: number[]) => mean(centred(values).map((value) => value ** 2));
+  const total = variance(returns);
+  const metrics: Record<string, number> = { value_mean: mean(returns) - mean(gaps) };
+  if (total > 0) metrics.explained_variance = 1 - variance(gaps) / total;
+  return metrics;
+}
+
+/** Of each rollout, for each turn, one a token; a file of the recipe's may have given anything. */
+function ofTokens(given: Advantages | undefined, rollouts: readonly TrainRollout[], estimator: string): number[][][] {
   const wrong = (what: string) => {
     const message = `algo.advantage.estimator gave ${what}; it gives a finite number each, or a list of one a turn`;
     return new RunnerError(message, isAbsolute(estimator) ? { position: { file: estimator } } : {});
@@ -228,26 +279,45 @@ function ofTurns(given: Advantages | undefined, rollouts: readonly TrainRollout[
   return rollouts.map(({ rolloutId, turns }, index) => {
     const value = given[index];
     const values = typeof value === "number" ? turns.map(() => value) : Array.from(value ?? []);
-    if (values.length === turns.length && values.every(Number.isFinite)) return values;
+    const lists = turns.map(({ tokens }, k) => {
+      const own = values[k];
+      return typeof own === "number" ? new Array<number>(tokens).fill(own) : Array.from(own ?? []);
+    });
+    const fits = lists.every((list, k) => list.length === turns[k]!.tokens && list.every(Number.isFinite));
+    if (values.length === turns.length && fits) return lists;
     throw wrong(`[${values}] for the ${turns.length} turns of rollout ${rolloutId}`);
   });
 }
 
 /** The KL of a turn's tokens to the reference is a cost of the turn. */
 function lessKl(rollout: TrainRollout, coef: number, { kl }: Recipe["algo"]): TrainRollout {
-  const costs = rollout.turns.map(({ row: { mask, old, ref }, start, end }) => {
-    let total = 0;
-    for (let t = start; t < end; t++) if (isTrained(mask, t)) total += klEstimators[kl.estimator](old![t]! - ref![t]!);
-    return coef * total;
+  const turns = rollout.turns.map((turn) => {
+    const { old, ref } = turn.row;
+    const costs = slotsOf(turn).map((t) => coef * klEstimators[kl.estimator](old![t]! - ref![t]!));
+    return { ...turn, costs, reward: turn.reward - sum(costs) };
   });
-  const turns = rollout.turns.map((turn, index) => ({ ...turn, reward: turn.reward - costs[index]! }));
-  return { ...rollout, turns, reward: rollout.reward - sum(costs) };
+  return { ...rollout, turns, reward: rollout.reward - sum(turns.map(({ costs }) => sum(costs))) };
+}
+
+function withValues(rollout: TrainRollout): TrainRollout {
+  const turns = rollout.turns.map((turn) => ({ ...turn, values: slotsOf(turn).map((t) => turn.row.values![t]!) }));
+  return { ...rollout, turns };
+}
+
+/** Places of a turn's trained tokens. */
+function slotsOf({ row: { mask }, start, end }: Pick<TrainTurn, "row" | "start" | "end">): number[] {
+  const slots: number[] = [];
+  for (let t = start; t < end; t++) if (isTrained(mask, t)) slots.push(t);
+  return slots;
+}
+
+function spread(turn: TrainTurn, into: Float32Array, values: number[]): void {
+  for (const [k, t] of slotsOf(turn).entries()) into[t] = values[k]!;
 }
 
 async function putAdvantages(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
   await ranks.all("putAdvantages", (rank) => {
     const rows = rowsOf(plans, rank);
-    const advantages = rows.map((row) => row.advantages!);
-    return { ids: rows.map(({ id }) => id), advantages, shares: rows.map((row) => row.share!) };
+    return { rows: rows.map(({ id, advantages, returns, share }) => ({ id, advantages, returns, share })) };
   });
 }

@@ -31,8 +31,10 @@ export interface UpdateSettings {
   maxTokensPerDevice: number;
   /** Of the KL term, where the loss has one. */
   klCoef?: number;
-  /** The learning rate after so many updates. */
-  schedule: (updates: number) => number;
+  /** The learning rate after so many updates; null: the policy stands still. */
+  schedule: (updates: number) => number | null;
+  /** Where there is a critic. */
+  criticSchedule?: (updates: number) => number;
 }
 
 /**
@@ -81,19 +83,27 @@ export function idsOf(microbatches: readonly StoredRow[][]): string[][] {
   return microbatches.map((rows) => rows.map((row) => row.id));
 }
 
-export async function putRows(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
-  await ranks.all("putRows", (rank) => ({ rows: plans.flatMap((plan) => plan.microbatches[rank]!.flat()) }));
+export function rowsOf(plans: readonly UpdatePlan[], rank: number): StoredRow[] {
+  return plans.flatMap((plan) => plan.microbatches[rank]!.flat());
 }
 
+export async function putRows(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
+  await ranks.all("putRows", (rank) => ({ rows: rowsOf(plans, rank) }));
+}
+
+/** Keeps what the ranks found of them. */
 export async function dropRows(ranks: Ranks, plans: readonly UpdatePlan[]): Promise<void> {
-  await ranks.all("dropRows", (rank) => ({ ids: plans.flatMap((plan) => idsOf(plan.microbatches[rank]!).flat()) }));
+  const results = await ranks.all("dropRows", (rank) => ({ ids: rowsOf(plans, rank).map(({ id }) => id) }));
+  results.forEach(({ found }, rank) => {
+    for (const [index, row] of rowsOf(plans, rank).entries()) Object.assign(row, found[index]);
+  });
 }
 
 /** Means are over the trained tokens of all updates made. A skipped update does not advance the schedule. */
 export async function runUpdates(
   ranks: Ranks,
   plans: readonly UpdatePlan[],
-  { schedule, klCoef = 0 }: UpdateSettings,
+  { schedule, criticSchedule, klCoef = 0 }: UpdateSettings,
   updatesDone: number,
 ): Promise<BatchResult> {
   const total: UpdateMetrics = { sums: {}, maxima: {} };
@@ -102,17 +112,26 @@ export async function runUpdates(
   let updates = 0;
   let skipped: Skipped | undefined;
   for (const { microbatches, numTokens } of plans) {
-    const lr = schedule(updatesDone + updates);
+    const learningRate = schedule(updatesDone + updates);
+    const criticLearningRate = criticSchedule?.(updatesDone + updates) ?? null;
+    const rates = { learningRate, criticLearningRate };
     const results = await ranks.all("update", (rank) => {
-      return { microbatches: idsOf(microbatches[rank]!), numTokens, learningRate: lr, klCoef };
+      return { microbatches: idsOf(microbatches[rank]!), numTokens, ...rates, klCoef };
     });
     skipped = nonFinite(results);
     if (skipped) break;
     tokens += numTokens;
     updates++;
     for (const result of results) addMetrics(total, result);
-    metrics.grad_norm = Math.max(metrics.grad_norm ?? 0, results[0]!.gradientNorm);
-    metrics.lr = lr;
+    const { gradientNorm, criticGradientNorm } = results[0]!;
+    if (learningRate !== null) {
+      metrics.grad_norm = Math.max(metrics.grad_norm ?? 0, gradientNorm!);
+      metrics.lr = learningRate;
+    }
+    if (criticLearningRate !== null) {
+      metrics.critic_grad_norm = Math.max(metrics.critic_grad_norm ?? 0, criticGradientNorm!);
+      metrics.critic_lr = criticLearningRate;
+    }
   }
   for (const [name, sum] of Object.entries(total.sums)) metrics[name] = sum / tokens;
   return { metrics: { ...total.maxima, ...metrics }, tokens, updates, skipped };

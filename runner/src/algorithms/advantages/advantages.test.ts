@@ -14,13 +14,18 @@ interface Case {
 const fixture = JSON.parse(readFileSync(new URL("../fixtures/algorithms.json", import.meta.url), "utf8"))
   .advantages as { rollouts: ScoredRollout[]; cases: Case[] };
 
-const spec: AdvantageSpec = { no_whiten: false, gamma: 1, pass_k: 2 };
-/** Those whose baseline is the whole batch's. */
-const ofBatch = ["reinforce", "flash_reinforce"];
+const spec: AdvantageSpec = { no_whiten: false, gamma: 1, lam: 1, pass_k: 2 };
+/** Those whose baseline is the whole batch's, or is none. */
+const ofBatch = ["reinforce", "flash_reinforce", "gae", "on_policy_distill"];
 
+/** Every token is expected to be worth 0.25, and costs nothing. */
 function scored(groupId: string, turns: { reward: number; tokens: number }[]): ScoredRollout {
   const total = (name: "reward" | "tokens") => turns.reduce((sum, turn) => sum + turn[name], 0);
-  return { groupId, reward: total("reward"), tokens: total("tokens"), turns };
+  const told = turns.map((turn) => {
+    const each = <T>(value: T) => new Array<T>(turn.tokens).fill(value);
+    return { ...turn, values: each(0.25), costs: each(0) };
+  });
+  return { groupId, reward: total("reward"), tokens: total("tokens"), turns: told };
 }
 
 const turn = fc.record({
@@ -34,14 +39,20 @@ const batch = fc.array(
   { maxLength: 24 },
 );
 
-/** A list of one a turn for each rollout, whatever the estimator gives. */
+/** A list of one a turn for each rollout, whatever the estimator gives; of one a token, the turn's first. */
 function perTurn(rollouts: readonly ScoredRollout[], advantages: Advantages): number[][] {
   expect(advantages.length).toBe(rollouts.length);
   return rollouts.map(({ turns }, index) => {
     const given = advantages[index]!;
     if (typeof given === "number") return turns.map(() => given);
     expect(given.length).toBe(turns.length);
-    return Array.from(given);
+    return turns.map(({ tokens }, k) => {
+      const own = given[k]!;
+      if (typeof own === "number") return own;
+      expect(own.length).toBe(tokens);
+      expect(Array.from(own).every(Number.isFinite)).toBe(true);
+      return own[0]!;
+    });
   });
 }
 
@@ -110,23 +121,27 @@ describe.each(Object.keys(advantageEstimators))("contract: %s", (name) => {
     if (!["reinforce_baseline", "turn_credit"].includes(name)) expect(factor).toBe(1);
   });
 
-  test("better rewards in a group get greater advantages", () => {
-    const success = fc.array(fc.boolean(), { minLength: 2, maxLength: 8 });
-    const property = fc.property(success, (outcomes) => {
-      const values = estimate(outcomes.map((solved) => simple("a", Number(solved)))).flat();
-      const [solved, failed] = [true, false].map((wanted) => values.filter((_, i) => outcomes[i] === wanted));
-      const isLearnt = name !== "pass_k" || failed!.length >= spec.pass_k;
-      if (solved!.length > 0 && failed!.length > 0 && isLearnt) {
-        expect(Math.min(...solved!)).toBeGreaterThan(Math.max(...failed!));
-      }
-    });
-    fc.assert(property);
-  });
-
   test("case C7: the length of others' replies moves an advantage only through the weights of tokens", () => {
     const rewards = [1, 0, 0.5, 0.25];
     const alike = rewards.map((reward) => scored("a", [{ reward, tokens: 6 }]));
     const longer = rewards.map((reward) => scored("a", [{ reward, tokens: 12 }]));
     expectClose(estimate(longer), estimate(alike));
   });
+});
+
+/** The other learns from a teacher alone. */
+const byReward = Object.keys(advantageEstimators).filter((name) => name !== "on_policy_distill");
+
+test.each(byReward)("%s: better rewards in a group get greater advantages", (name) => {
+  const success = fc.array(fc.boolean(), { minLength: 2, maxLength: 8 });
+  const property = fc.property(success, (outcomes) => {
+    const rollouts = outcomes.map((solved) => scored("a", [{ reward: Number(solved), tokens: 3 }]));
+    const values = perTurn(rollouts, advantageEstimators[name]!(rollouts, spec)).flat();
+    const [solved, failed] = [true, false].map((wanted) => values.filter((_, i) => outcomes[i] === wanted));
+    const isLearnt = name !== "pass_k" || failed!.length >= spec.pass_k;
+    if (solved!.length > 0 && failed!.length > 0 && isLearnt) {
+      expect(Math.min(...solved!)).toBeGreaterThan(Math.max(...failed!));
+    }
+  });
+  fc.assert(property);
 });

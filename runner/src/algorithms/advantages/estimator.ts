@@ -4,6 +4,10 @@ import type { Recipe } from "../../recipe/schema.ts";
 export interface ScoredTurn {
   reward: number;
   tokens: number;
+  /** One a trained token: what `reward` lost for its KL to the reference, where that is a reward. */
+  costs?: readonly number[];
+  /** One a trained token, of a critic: the rewards expected from it on. */
+  values?: readonly number[];
 }
 
 export interface ScoredRollout {
@@ -17,10 +21,10 @@ export interface ScoredRollout {
 }
 
 /** Section `algo.advantage`, as far as estimators read it. */
-export type AdvantageSpec = Pick<Recipe["algo"]["advantage"], "no_whiten" | "gamma" | "pass_k">;
+export type AdvantageSpec = Pick<Recipe["algo"]["advantage"], "no_whiten" | "gamma" | "lam" | "pass_k">;
 
-/** Of each rollout in order: one advantage for all its trained tokens, or a list of one a turn. */
-export type Advantages = ArrayLike<number | ArrayLike<number>>;
+/** Of each rollout in order: one advantage for all its trained tokens; or for each turn one, or one a token. */
+export type Advantages = ArrayLike<number | ArrayLike<number | ArrayLike<number>>>;
 
 /** Pure. Finite for every batch, and the same whatever the order of its rollouts. */
 export type AdvantageEstimator = (rollouts: readonly ScoredRollout[], spec: AdvantageSpec) => Advantages;
@@ -85,7 +89,7 @@ export function centred(rewards: readonly number[]): number[] {
  */
 export function whiten(
   advantages: ArrayLike<number>,
-  rollouts: readonly ScoredRollout[],
+  rollouts: readonly { tokens: number }[],
   { no_whiten: off }: AdvantageSpec,
   centre = false,
 ): number[] {

@@ -1,8 +1,10 @@
 import { drGrpo } from "./dr-grpo.ts";
 import type { AdvantageEstimator } from "./estimator.ts";
 import { flashReinforce } from "./flash-reinforce.ts";
+import { gae } from "./gae.ts";
 import { grpo } from "./grpo.ts";
 import { maxrl } from "./maxrl.ts";
+import { onPolicyDistill } from "./on-policy-distill.ts";
 import { opo } from "./opo.ts";
 import { passK } from "./pass-k.ts";
 import { reinforce } from "./reinforce.ts";
@@ -22,4 +24,9 @@ export const advantageEstimators: Record<string, AdvantageEstimator> = {
   maxrl,
   pass_k: passK,
   turn_credit: turnCredit,
+  gae,
+  on_policy_distill: onPolicyDistill,
 };
+
+/** Whether a critic's values are read. */
+export const needsCritic = (estimator: string) => estimator === "gae";

@@ -1,6 +1,7 @@
 import type { Tensor } from "molt-native";
 import { RunnerError } from "../../errors.ts";
 import type { LossSpec, PolicyLoss, PolicyLossInput, PolicyLossOutput } from "./policy-loss.ts";
+import { type ValueLossInput, valueLoss } from "./value-loss.ts";
 
 /** Each `[T]`, 0 where not trained. `logp` and `entropy` carry gradients. */
 export interface ObjectiveInput extends PolicyLossInput {
@@ -37,6 +38,17 @@ export function objective(input: ObjectiveInput, spec: LossSpec, policyLoss: Pol
   }
   if (spec.entropyCoef !== 0) sum = sum.sub(total(entropy).mul(spec.entropyCoef));
   return { total: sum.div(numTokens), policy, clipped: clipped && shares.where(clipped, 0).sum() };
+}
+
+/** Σ value loss / numTokens, as the policy's. Call inside `scope`. */
+export function valueObjective(
+  { shares, ...input }: ValueLossInput & { shares: Tensor },
+  clip: number | null,
+  numTokens: number,
+) {
+  const { loss, clipped } = valueLoss(input, clip);
+  const value = loss.mul(shares).where(shares.gt(0), 0).sum();
+  return { total: value.div(numTokens), value, clipped: clipped && shares.where(clipped, 0).sum() };
 }
 
 /** A file of the recipe's may give anything. */

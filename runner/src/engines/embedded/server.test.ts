@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import type { FastifyInstance } from "fastify";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Tokenizer } from "../../data/tokenizer.ts";
 import { ScriptedSampler } from "../fixtures/scripted-sampler.ts";
 import { Scheduler } from "./scheduler.ts";
@@ -24,6 +24,7 @@ const init = { master_address: "127.0.0.1", master_port: 1, rank_offset: 1, worl
 const initInfo = { ...init, prefix: "p", timeout_seconds: 5 };
 
 const tokenizer = await Tokenizer.load(fileURLToPath(new URL("../../data/fixtures/bytelevel", import.meta.url)));
+let options: Parameters<typeof buildServer>[0];
 let app: FastifyInstance;
 let sampler: ScriptedSampler;
 let scheduler: Scheduler;
@@ -41,7 +42,8 @@ beforeEach(() => {
   const updates = new WeightUpdates(sampler, scheduler, units, connect);
   const model = { name: "m", root: "/models/tiny-qwen3", vocabSize: 512, maxModelLen: 2048, eosTokenIds: [2] };
   const rest = { seed: 0, version: "0.1.0", apiKey: null, limits: defaultLimits };
-  app = buildServer({ scheduler, updates, model, loadTokenizer: async () => tokenizer, ...rest });
+  options = { scheduler, updates, model, loadTokenizer: async () => tokenizer, ...rest };
+  app = buildServer(options);
 });
 afterEach(() => app.close());
 
@@ -58,6 +60,14 @@ function shapeOf(value: unknown): unknown {
   if (typeof value !== "object" || value === null) return value === null ? "null" : typeof value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, key === "rank" ? "rank" : shapeOf(item)]));
 }
+
+it("starts with deadlines stretched for a debugger, past Node's own default of 300 s", async () => {
+  vi.stubEnv("MOLT_DEADLINE_SCALE", "100");
+  const patient = buildServer(options);
+  vi.unstubAllEnvs();
+  expect([patient.server.headersTimeout, patient.server.requestTimeout]).toEqual([2_000_000, 12_000_000]);
+  await patient.close();
+});
 
 describe("against the recorded answers of vLLM 0.32", () => {
   // Bodies that are the same to the letter. The others differ in values only.

@@ -38,7 +38,8 @@ export function buildServer(options: ServerOptions): FastifyInstance {
     bodyLimit: limits.bodyBytes,
     forceCloseConnections: true,
     requestTimeout,
-    http: { headersTimeout, connectionsCheckingInterval: Math.min(headersTimeout, 5000) },
+    // Node compares the two when it makes the server, which is before fastify tells it ours.
+    http: { requestTimeout, headersTimeout, connectionsCheckingInterval: Math.min(headersTimeout, 5000) },
   });
   // More could only be refused.
   app.server.maxConnections = limits.sequences + 256;

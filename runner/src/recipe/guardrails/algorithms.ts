@@ -1,5 +1,8 @@
+import { needsCritic } from "../../algorithms/advantages/registry.ts";
 import { type Guardrail, mendedBy } from "./finding.ts";
 
+const estimator = "algo.advantage.estimator";
+const filtering = "algo.dynamic_filtering";
 const level = "algo.advantage.is_correction_level";
 const mode = "algo.advantage.is_correction_mode";
 const gating = "algo.advantage.is_correction_gating";
@@ -87,6 +90,70 @@ export const referenceUnused: Guardrail = {
     const key = ref.model_name_or_path !== null ? "ref.model_name_or_path" : "algo.kl.target";
     if (algo.kl.init_coef > 0 || (ref.model_name_or_path === null && algo.kl.target === null)) return null;
     return `${key} does nothing while algo.kl.init_coef is 0: raise that, or leave this out`;
+  },
+};
+
+export const criticUnused: Guardrail = {
+  holds: "A critic is named, and waited for, only where the estimator reads its values.",
+  severity: "warning",
+  keys: ["critic.model_name_or_path", "actor.freezing_steps", estimator],
+  check({ critic, actor, algo }) {
+    const key = critic.model_name_or_path !== null ? "critic.model_name_or_path" : "actor.freezing_steps";
+    const isNamed = critic.model_name_or_path !== null || actor.freezing_steps > 0;
+    if (!isNamed || needsCritic(algo.advantage.estimator)) return null;
+    return mendedBy(
+      estimator,
+      "gae",
+      `${key} does nothing with ${estimator} ${algo.advantage.estimator}: gae reads it`,
+    );
+  },
+};
+
+export const freezingSteps: Guardrail = {
+  holds: "The policy has steps left when the critic's are over.",
+  keys: ["actor.freezing_steps", "run.steps", estimator],
+  check({ actor: { freezing_steps: frozen }, run: { steps }, algo }) {
+    if (steps === null || frozen < steps || !needsCritic(algo.advantage.estimator)) return null;
+    const message = `actor.freezing_steps (${frozen}) must be below run.steps (${steps}): the policy is never trained`;
+    return mendedBy("actor.freezing_steps", steps - 1, message);
+  },
+};
+
+export const distillation: Guardrail = {
+  holds: "on_policy_distill has a teacher, and takes the KL to it from the reward, of every group.",
+  keys: [
+    estimator,
+    "ref.model_name_or_path",
+    ...["init_coef", "use_loss", "estimator"].map((key) => `algo.kl.${key}`),
+    filtering,
+  ],
+  check({ algo, ref }) {
+    if (algo.advantage.estimator !== "on_policy_distill") return null;
+    const { init_coef: coef, use_loss: inLoss, estimator: kind } = algo.kl;
+    const needs = `${estimator} on_policy_distill needs`;
+    const wrong = [
+      ["algo.kl.init_coef", coef > 0, 1, "the KL to the teacher is all that it learns from"],
+      ["algo.kl.use_loss", !inLoss, false, "the KL to the teacher is its reward"],
+      ["algo.kl.estimator", kind === "k1", "k1", "the others have another gradient"],
+      [filtering, algo.dynamic_filtering === "off", "off", "groups of equal rewards have a teacher too"],
+    ] as const;
+    const breaches = wrong
+      .filter(([, isRight]) => !isRight)
+      .map(([key, , value, why]) => mendedBy(key, value, `${needs} ${key} ${value}: ${why}`));
+    const teacher = `${needs} ref.model_name_or_path: the teacher, a model with the policy's tokenizer`;
+    return ref.model_name_or_path === null ? [teacher, ...breaches] : breaches;
+  },
+};
+
+export const loraUnused: Guardrail = {
+  holds: "An adapter's scale and places are set only where there are adapters.",
+  severity: "warning",
+  verbs: ["run", "sft"],
+  keys: ["actor.lora.rank", "actor.lora.alpha", "actor.lora.target_modules"],
+  check({ actor: { lora } }) {
+    if (lora.rank > 0 || (lora.alpha === 32 && lora.target_modules.length === 7)) return null;
+    const message = "actor.lora.rank 0 trains all weights, whatever else actor.lora says: try 16";
+    return mendedBy("actor.lora.rank", 16, message);
   },
 };
 

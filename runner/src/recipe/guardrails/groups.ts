@@ -1,7 +1,7 @@
 import { type Guardrail, mendedBy } from "./finding.ts";
 
 /** Those that compare all rollouts of the batch; what a file does is its author's to say. */
-const ungrouped = /^(flash_)?reinforce$|[/\\]/;
+const ungrouped = /^(flash_)?reinforce$|^gae$|^on_policy_distill$|[/\\]/;
 
 /** The others take their baseline over the group (case C2), and so does filtering. */
 export const groupSize: Guardrail = {

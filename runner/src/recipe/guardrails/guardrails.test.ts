@@ -60,6 +60,30 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "error",
     "ckpt.best_metric_key sampled is measured with eval.sampled only",
   ],
+  [
+    "ckpt: { best_metric_key: acuracy }",
+    26,
+    "error",
+    "ckpt.best_metric_key names acuracy, which evals do not measure: they do accuracy, reward, sampled",
+  ],
+  [
+    "eval: { dataset: e.jsonl, temperature: 1, n_samples_per_prompt: 4, pass_k: [1, 8] }",
+    65,
+    "error",
+    "eval.pass_k 8 needs as many samples: eval.n_samples_per_prompt is 4",
+  ],
+  [
+    "eval: { dataset: e.jsonl, n_samples_per_prompt: 4, pass_k: [4] }",
+    49,
+    "error",
+    "eval.pass_k 4 at eval.temperature 0 compares 4 samples that are all the same",
+  ],
+  [
+    "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 2], curriculum: solve_rate }",
+    77,
+    "error",
+    "data.curriculum solve_rate and data.prompt_probs both decide which prompts come first",
+  ],
   // case B2
   [
     "rollout: { top_p: 0.9 }",
@@ -185,6 +209,33 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "rollout.n_samples_per_prompt must be at least 2, not 1: algo.dynamic_filtering drop compares the rollouts of a " +
       "prompt, and one alone has no advantage",
   ],
+  [
+    "critic: { model_name_or_path: c }",
+    31,
+    "warning",
+    "critic.model_name_or_path does nothing with algo.advantage.estimator reinforce_baseline: gae reads it",
+  ],
+  [
+    "actor: { model_name_or_path: model, freezing_steps: 3 }\n" +
+      "algo: { advantage: { estimator: gae } }\nrun: { steps: 3 }",
+    53,
+    "error",
+    "actor.freezing_steps (3) must be below run.steps (3): the policy is never trained",
+  ],
+  [
+    "algo: { advantage: { estimator: on_policy_distill }, kl: { init_coef: 1, use_loss: false, estimator: k1 } }",
+    33,
+    "error",
+    "algo.advantage.estimator on_policy_distill needs ref.model_name_or_path: the teacher, a model with the policy's " +
+      "tokenizer",
+  ],
+  [
+    "algo: { advantage: { estimator: on_policy_distill }, kl: { init_coef: 1, estimator: k1 } }\n" +
+      "ref: { model_name_or_path: t }",
+    33,
+    "error",
+    "algo.advantage.estimator on_policy_distill needs algo.kl.use_loss false: the KL to the teacher is its reward",
+  ],
   ["reward: { clip_range: [1, 1] }", 23, "error", "reward.clip_range must rise, not [1, 1]: try [-10, 10]"],
   ["eval: { steps: 5 }", 16, "warning", "eval.steps does nothing without eval.dataset"],
   [
@@ -251,6 +302,12 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "engine.cache_tokens (2055) must be at least 2056: one sequence takes 2049 tokens (data.max_len) in pages of 8",
   ],
   [
+    "actor: { model_name_or_path: m, lora: { alpha: 8 } }",
+    48,
+    "warning",
+    "actor.lora.rank 0 trains all weights, whatever else actor.lora says: try 16",
+  ],
+  [
     "ref: { model_name_or_path: other }",
     28,
     "warning",
@@ -312,7 +369,9 @@ const allowed: Record<string, string> = {
   exportOverSource: "ckpt: { output_dir: model2 }",
   promptWeights: "data: { prompt_dataset: [a.jsonl, b.csv], prompt_probs: [1, 0.5] }",
   promptFileTwice: "data: { prompt_dataset: [a.jsonl, b.csv] }",
-  bestMetric: "ckpt: { best_metric_key: sampled }",
+  bestMetric: "ckpt: { best_metric_key: math/pass@4 }\neval: { n_samples_per_prompt: 4, temperature: 1, pass_k: [4] }",
+  evalPassK: "eval: { dataset: b.jsonl, n_samples_per_prompt: 4, temperature: 0.1, pass_k: [1, 4] }",
+  curriculum: "data: { prompt_dataset: a.jsonl, curriculum: solve_rate }",
   cacheSize: "engine: { cache_tokens: 2048, page_size: 8 }",
   replyLength: "rollout: { max_new_tokens: 2047 }\neval: { max_new_tokens: 2047 }",
   temperature: "rollout: { temperature: 0.01 }",
@@ -336,7 +395,14 @@ const allowed: Record<string, string> = {
   oneAgent: "train: { agent_command: [agent] }",
   graderOfCommand: "train: { agent_command: [agent], grader_command: [grade] }",
   klEstimator: "algo: { kl: { init_coef: 0.1, use_loss: false, estimator: k1 } }",
+  loraUnused: "actor: { model_name_or_path: m, lora: { rank: 1, alpha: 2, target_modules: [q_proj] } }",
   passK: "algo: { advantage: { estimator: pass_k, pass_k: 7 } }",
+  criticUnused: "critic: { model_name_or_path: c }\nalgo: { advantage: { estimator: gae } }",
+  freezingSteps:
+    "run: { steps: 3 }\nactor: { model_name_or_path: m, freezing_steps: 2 }\nalgo: { advantage: { estimator: gae } }",
+  distillation:
+    "ref: { model_name_or_path: t }\n" +
+    "algo: { advantage: { estimator: on_policy_distill }, kl: { init_coef: 1, use_loss: false, estimator: k1 } }",
   referenceUnused: "ref: { model_name_or_path: other }\nalgo: { kl: { init_coef: 0.1 } }",
   evaluationWithoutData: "eval: { dataset: b.jsonl, steps: 5 }",
 };

@@ -1,11 +1,12 @@
 import { count } from "../arithmetic.ts";
+import { nearest } from "../suggest.ts";
 import { type Breach, type Guardrail, mendedBy } from "./finding.ts";
 
 /** What a verb cannot start without. */
 export const required: Guardrail = {
   holds: "The recipe names the data and the agent that its verb needs.",
   verbs: ["run", "sft", "eval"],
-  keys: ["data.prompt_dataset", "data.output_key", "eval.dataset", "train.agent_path", "train.agent_command"],
+  keys: ["data.prompt_dataset", "eval.dataset", "train.agent_path", "train.agent_command"],
   check(recipe, verb) {
     const agent = recipe.train.agent_path ?? recipe.train.agent_command;
     const missing: Breach[] = [];
@@ -14,8 +15,7 @@ export const required: Guardrail = {
     };
     if (verb === "eval") need("eval.dataset", recipe.eval.dataset, "a file of held-out rows");
     else need("data.prompt_dataset", recipe.data.prompt_dataset, "a file of rows");
-    if (verb === "sft") need("data.output_key", recipe.data.output_key, "the column of the reply to train on");
-    else need("train.agent_path", agent, "the file whose default export is the agent's class");
+    if (verb !== "sft") need("train.agent_path", agent, "the file whose default export is the agent's class");
     return missing;
   },
 };
@@ -78,16 +78,52 @@ export const exportOverSource: Guardrail = {
 
 export const bestMetric: Guardrail = {
   holds: "The metric that names the best checkpoint is one that evals measure.",
-  keys: ["ckpt.best_metric_key", "eval.sampled"],
-  check({ ckpt, eval: { sampled } }) {
-    if (ckpt.best_metric_key !== "sampled" || sampled) return null;
-    return mendedBy("eval.sampled", true, "ckpt.best_metric_key sampled is measured with eval.sampled only");
+  verbs: ["run", "sft"],
+  keys: ["ckpt.best_metric_key", "eval.sampled", "eval.pass_k"],
+  check({ ckpt: { best_metric_key: metric }, eval: { sampled, pass_k: ks } }, verb) {
+    if (metric === null || metric === "auto") return null;
+    if (metric === "sampled" && !sampled && verb === "run") {
+      return mendedBy("eval.sampled", true, "ckpt.best_metric_key sampled is measured with eval.sampled only");
+    }
+    const measured = verb === "sft" ? ["loss", "perplexity"] : ["accuracy", "reward", ...ks.map((k) => `pass@${k}`)];
+    if (sampled && verb === "run") measured.push("sampled");
+    // By data source: `math/accuracy`.
+    if (measured.includes(metric.slice(metric.lastIndexOf("/") + 1))) return null;
+    const message = `ckpt.best_metric_key names ${metric}, which evals do not measure: they do ${measured.join(", ")}`;
+    return mendedBy("ckpt.best_metric_key", nearest(metric, measured) ?? "auto", message);
+  },
+};
+
+export const evalPassK: Guardrail = {
+  holds: "A pass@k has at least k samples of each prompt, and they differ.",
+  verbs: ["run", "eval"],
+  keys: ["eval.n_samples_per_prompt", "eval.pass_k", "eval.temperature"],
+  check({ eval: { pass_k: ks, n_samples_per_prompt: n, temperature } }) {
+    const most = Math.max(0, ...ks);
+    if (most > n) {
+      const message = `eval.pass_k ${most} needs as many samples: eval.n_samples_per_prompt is ${n}`;
+      return mendedBy("eval.n_samples_per_prompt", most, message);
+    }
+    if (most < 2 || temperature > 0) return null;
+    const message = `eval.pass_k ${most} at eval.temperature 0 compares ${n} samples that are all the same`;
+    return mendedBy("eval.temperature", 1, message);
+  },
+};
+
+export const curriculum: Guardrail = {
+  holds: "One thing decides which prompts come first.",
+  keys: ["data.curriculum", "data.prompt_probs"],
+  check({ data: { curriculum: kind, prompt_probs: weights } }) {
+    if (kind === "off" || weights === null) return null;
+    const message = `data.curriculum ${kind} and data.prompt_probs both decide which prompts come first`;
+    return mendedBy("data.curriculum", "off", message);
   },
 };
 
 export const evaluationWithoutData: Guardrail = {
   holds: "A cadence of evaluation has held-out rows.",
   severity: "warning",
+  verbs: ["run", "sft"],
   keys: ["eval.steps", "eval.dataset"],
   check({ eval: evaluation }) {
     if (evaluation.dataset !== null || evaluation.steps === -1) return null;

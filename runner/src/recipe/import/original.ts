@@ -53,7 +53,7 @@ export const defaults: Record<Exclude<Verb, "eval">, Record<string, string>> = {
 /** Why flags have no counterpart, where something takes their place; the first pattern that fits says it. */
 export const reasons: [flags: RegExp, why: string][] = [
   [/^train\.agent_path$/, "an agent is TypeScript here: write one and name it with train.agent_path"],
-  [/^(fsdp\.(tp_size|pp_size|sequence_parallel)|critic\.|actor\.freezing_steps)/, "not in this version"],
+  [/^(fsdp\.(tp_size|pp_size|sequence_parallel)|critic\.(optim|muon|max_epochs))/, "not in this version"],
   [/micro_batch_size|dynamic_batch|rollout\.max_tokens_per_gpu/, "train.max_tokens_per_device fills microbatches"],
   [/^train\.max_epochs$/, "a batch is trained once: train.updates_per_batch cuts it into several steps"],
   [/^ckpt\.(load_enable|path)/, "molt-runner resume goes on from the run's directory"],

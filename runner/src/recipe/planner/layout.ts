@@ -1,3 +1,4 @@
+import { needsCritic } from "../../algorithms/advantages/registry.ts";
 import { count } from "../arithmetic.ts";
 import type { Verb } from "../guardrails/index.ts";
 import type { Recipe } from "../schema.ts";
@@ -19,8 +20,9 @@ export function layoutOf(recipe: Recipe, model: ModelShape, verb: Verb) {
   // A row is one rank's, or one context group's: 20 rows on 16 ranks take as long as 32.
   const rowsOfRank = Math.ceil(rows / updates / Math.max(1, ranks / fsdp.cp_size));
   const tokensOfUpdate = (rowsOfRank * meanRow) / fsdp.cp_size;
-  // Forward passes without gradient: old log-probabilities, the reference's.
-  const scorings = (updates > 1 ? 1 : 0) + (!isSft && algo.kl.init_coef > 0 ? 1 : 0);
+  const critics = !isSft && needsCritic(algo.advantage.estimator) ? 1 : 0;
+  // Forward passes without gradient: old log-probabilities, the reference's, the critic's values.
+  const scorings = (updates > 1 ? 1 : 0) + (!isSft && algo.kl.init_coef > 0 ? 1 : 0) + critics;
   const engines = enginesOf(recipe, isSft ? 0 : recipe.engine.count);
   return {
     device: deviceOf(run.device),
@@ -43,7 +45,7 @@ export function layoutOf(recipe: Recipe, model: ModelShape, verb: Verb) {
     updates,
     scorings,
     /** Forward passes' worth of a step: a backward pass is two, and full checkpoints go forward again. */
-    passes: scorings + 3 + (actor.gradient_checkpoint === "full" ? 1 : 0),
+    passes: scorings + (1 + critics) * (actor.gradient_checkpoint === "full" ? 4 : 3),
     /** Whether a layer's gathered weights stay for the backward pass. */
     isGatherKept: actor.gradient_checkpoint === "none" || !fsdp.reshard_after_forward,
     /** Of a value in matmuls. */

@@ -1,3 +1,4 @@
+import { needsCritic } from "../../algorithms/advantages/registry.ts";
 import type { Recipe } from "../schema.ts";
 import type { Layout } from "./layout.ts";
 import type { ModelShape } from "./shape.ts";
@@ -16,28 +17,34 @@ const embeddedCache = 2 ** 30;
 
 /** Bytes on one device of the trainer, by part; and in its node's host, of which it has an equal part. */
 export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout) {
-  const { actor, algo, critic, fsdp } = recipe;
+  const { actor, algo, fsdp, ref } = recipe;
   const { parameters, expertLayers, vocabulary, hidden } = model;
   const { ranks, expertRanks, computeBytes, microbatchTokens, device } = layout;
   const shard = (float32 * parameters.total) / ranks;
+  const hasAdapters = actor.lora.rank > 0;
+  const trained = (float32 * trainedParameters(recipe, model)) / ranks;
   // Of the experts, a rank gathers and reduces only its place's.
   const gathered = parameters.total - parameters.experts + parameters.experts / expertRanks;
   const layer = parameters.layer + parameters.experts / Math.max(1, expertLayers) / expertRanks;
   const unit = Math.max(layer, vocabulary * hidden);
-  const copies = layout.isGatherKept ? gathered : Math.min(gathered, 2 * unit);
-  const moments = (actor.optimizer === "muon" ? 1 : 2) * shard;
+  const isAlone = ranks === 1 && computeBytes === float32;
+  const copies = layout.isGatherKept ? gathered : isAlone ? layer : Math.min(gathered, 2 * unit);
+  const moments = (actor.optimizer === "muon" ? 1 : 2) * trained;
+  // Its weights are those below the policy's adapters.
+  const isBase = hasAdapters && [null, actor.model_name_or_path].includes(ref.model_name_or_path);
   const isAway = { optimizer: fsdp.offload !== "none", rest: fsdp.offload === "full" };
+  const isSummed = hasAdapters || (ranks > 1 && !fsdp.defer_reduce);
   const parts: Record<string, number> = {
-    weights: isAway.rest ? 0 : shard,
-    gradients: fsdp.defer_reduce ? float32 * gathered : isAway.rest ? 0 : shard,
+    weights: isAway.rest ? 0 : shard + (hasAdapters ? trained : 0),
+    gradients: fsdp.defer_reduce ? float32 * gathered : isAway.rest ? 0 : trained,
     optimizer: isAway.optimizer ? 0 : moments,
-    reference: algo.kl.init_coef > 0 && layout.engines.count > 0 ? shard : 0,
+    reference: algo.kl.init_coef > 0 && layout.engines.count > 0 && !isBase ? shard : 0,
     // Taken to have the policy's shape.
-    critic: critic.model_name_or_path === null ? 0 : 4 * shard,
+    critic: needsCritic(algo.advantage.estimator) && layout.engines.count > 0 ? 4 * shard : 0,
     // The next unit is gathered while one computes; a rank alone computes float32 on its shard itself.
-    "gathered layers": ranks === 1 && computeBytes === float32 ? 0 : computeBytes * copies,
+    "gathered layers": isAlone && !hasAdapters ? 0 : computeBytes * copies,
     // Of the unit that goes backward: in the compute dtype, and summed in float32 until they are reduced.
-    "unit's gradients": unit * (computeBytes + (ranks > 1 && !fsdp.defer_reduce ? float32 : 0)),
+    "unit's gradients": (hasAdapters ? layer : unit) * (computeBytes + (isSummed ? float32 : 0)),
     activations: microbatchTokens * activationBytes(recipe, model, computeBytes),
     // On a CPU one fused pass turns logits into their gradient; elsewhere exponentials and gradient are beside them.
     "logits chunk":
@@ -47,6 +54,21 @@ export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout)
   const offloaded = (isAway.optimizer ? moments : 0) + (isAway.rest ? 2 * shard : 0);
   const host = (usable * device.hostMemory) / layout.ranksPerNode;
   return { parts, total, available: availableBytes(layout), offloaded, host };
+}
+
+/** What the optimizer steps: all, or the factors of each adapted projection, [rank, in] and [out, rank]. */
+export function trainedParameters({ actor }: Recipe, model: ModelShape): number {
+  const { rank, target_modules: targets } = actor.lora;
+  const { layers, hidden, heads, headWidths, cache, feedForward, parameters } = model;
+  if (rank === 0) return parameters.total;
+  const keys = cache.values / 2;
+  const widths: Record<string, number> = {
+    q_proj: heads * headWidths.key,
+    k_proj: keys,
+    v_proj: keys,
+    o_proj: heads * headWidths.value,
+  };
+  return layers * rank * targets.reduce((sum, name) => sum + hidden + (widths[name] ?? feedForward), 0);
 }
 
 /** Of a token: each layer's input, and the insides of one layer or of all; while it goes backward, their gradients. */

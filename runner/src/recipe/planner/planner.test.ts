@@ -110,6 +110,29 @@ describe("memory", () => {
     expect(engine!.sequences.longest).toBe(Math.floor(cache / (2 * 36 * 2 * 8 * 128) / 16384));
   });
 
+  it("of adapters is their own gradients and moments, over weights that are also the reference", () => {
+    const flags: Flags = { ...onGpus, "actor.lora.rank": 16, "algo.kl.init_coef": 0.1 };
+    const whole = plan({ ...onGpus }, known("Qwen3-4B")).trainer!;
+    // peft.get_peft_model of Qwen3-4B, r=16 on all linear layers: print_trainable_parameters says 33,030,144.
+    const factors = (4 * 33_030_144) / 8;
+    for (const ref of [null, "elsewhere"]) {
+      const other: Flags = ref ? { "ref.model_name_or_path": ref } : {};
+      const { parts } = plan({ ...flags, ...other }, known("Qwen3-4B")).trainer!;
+      expect(parts).toMatchObject({
+        weights: whole.parts.weights! + factors,
+        gradients: factors,
+        optimizer: 2 * factors,
+        reference: ref ? whole.parts.weights : 0,
+        activations: whole.parts.activations,
+      });
+    }
+    const reduced = (more: Flags) => plan({ ...onGpus, ...more }, known("Qwen3-4B")).time.traffic["reduce-scatter"]!;
+    // Each of 36 layers: rank times (2,560 in and 4,096 out, then 2,560 and 1,024), of 4,022,468,096 parameters.
+    const share = (36 * 16 * (2560 + 4096 + 2560 + 1024)) / 4_022_468_096;
+    const onlyTwo: Flags = { "actor.lora.rank": 16, "actor.lora.target_modules": "[q_proj, v_proj]" };
+    expect(reduced(onlyTwo) / reduced({})).toBeCloseTo(share, 9);
+  });
+
   // Kilobytes a token in bf16: Zhao et al., "Insights into DeepSeek-V3", table 1.
   it.each([
     ["DeepSeek-V3", known("DeepSeek-V3"), 70.272],
@@ -141,7 +164,7 @@ describe("memory", () => {
 
   it.each<[string, Flags, Record<string, number>]>([
     ["a reference", { "algo.kl.init_coef": 0.1 }, { reference: 4 }],
-    ["a critic", { "critic.model_name_or_path": "c" }, { critic: 16 }],
+    ["a critic", { "algo.advantage.estimator": "gae" }, { critic: 16 }],
     ["Muon", { "actor.optimizer": "muon" }, { optimizer: 4 }],
     ["an optimizer on the host", { "fsdp.offload": "optimizer" }, { optimizer: 0, weights: 4 }],
     ["everything on the host", { "fsdp.offload": "full" }, { optimizer: 0, weights: 0, gradients: 0 }],
@@ -269,6 +292,7 @@ describe("time", () => {
     ],
     ["an offloaded optimizer", { "fsdp.offload": "optimizer" }, "train", "more"],
     ["a reference", { "algo.kl.init_coef": 0.1 }, "train", "more"],
+    ["a critic", { "algo.advantage.estimator": "gae" }, "train", "more"],
     ["no recomputation", { "actor.gradient_checkpoint": "none" }, "train", "less"],
     ["more ranks", { "actor.num_nodes": 2 }, "train", "less"],
   ])("of %s", (_, flags, phase, change) => {

@@ -1,7 +1,7 @@
 import type { Recipe } from "../schema.ts";
 import { draftTaken, overhead, reached } from "./devices.ts";
 import type { Layout } from "./layout.ts";
-import { cacheBytes, type EngineMemory } from "./memory.ts";
+import { cacheBytes, type EngineMemory, trainedParameters } from "./memory.ts";
 import type { ModelShape } from "./shape.ts";
 
 /** Bytes that one rank receives in a step, by collective; of weight sync, what each engine receives. */
@@ -35,10 +35,13 @@ function trafficOf(recipe: Recipe, model: ModelShape, layout: Layout) {
   const { total: all, experts } = model.parameters;
   const fromOthers = (group: number) => (group > 1 ? (group - 1) / group : 0);
   const shared = (all - experts) * fromOthers(ranks) + (experts / expertRanks) * fromOthers(ranks / expertRanks);
+  const hasAdapters = recipe.actor.lora.rank > 0;
+  const reduced = hasAdapters ? trainedParameters(recipe, model) * fromOthers(ranks) : shared;
   const sent = layout.rankTokens * layout.passes * computeBytes;
   return {
-    "all-gather": shared * computeBytes * microbatches * (scorings + (layout.isGatherKept ? 1 : 2)),
-    "reduce-scatter": shared * 4 * (fsdp.defer_reduce ? updates : microbatches),
+    // Adapters are added to their weights in float32.
+    "all-gather": shared * (hasAdapters ? 4 : computeBytes) * microbatches * (scorings + (layout.isGatherKept ? 1 : 2)),
+    "reduce-scatter": reduced * 4 * (fsdp.defer_reduce ? updates : microbatches),
     // There and back.
     "all-to-all": 2 * sent * model.expertLayers * model.hidden * model.expertsPerToken * fromOthers(expertRanks),
     "context gather": sent * (contextRanks - 1) * model.layers * model.cache.values,
@@ -64,7 +67,7 @@ function trainCosts(recipe: Recipe, model: ModelShape, layout: Layout, traffic: 
   const ring = ranks > ranksPerNode ? Math.min(bandwidth.node, bandwidth.network * ranksPerNode) : bandwidth.node;
   const own = (group: number) => (group > ranksPerNode ? bandwidth.network : bandwidth.node);
   const shards = (traffic["all-gather"] + traffic["reduce-scatter"]) / (ring * reached.link);
-  const stepped = (layout.updates * model.parameters.total) / ranks;
+  const stepped = (layout.updates * trainedParameters(recipe, model)) / ranks;
   const moved = recipe.fsdp.offload === "none" ? 0 : 16 * stepped;
   return {
     ...arithmetic,

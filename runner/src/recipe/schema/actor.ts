@@ -2,7 +2,6 @@ import { z } from "zod";
 import { type Aggregation, aggregations } from "../../algorithms/aggregation.ts";
 import { policyLosses } from "../../algorithms/losses/registry.ts";
 import {
-  fraction,
   key,
   keyWithoutDefault,
   nameOrFile,
@@ -13,18 +12,19 @@ import {
   positiveNumber,
   section,
 } from "./key.ts";
+import { optimizerKeys } from "./optimizer.ts";
 
-const decay = z.number().min(0).lt(1);
 const losses = Object.keys(policyLosses).filter((name) => name !== "sft");
 const aggregation = z.enum(Object.keys(aggregations) as [Aggregation]);
 const clipRange = z.tuple([z.number().gt(0).lt(1), positiveNumber]);
 const checkpointing = z.enum(["full", "selective", "none"]);
 
-const adam = section("AdamW of the policy.", {
-  lr: key(positiveNumber, 1e-6, "Peak learning rate.", { metrics: ["lr", "policy_kl"] }),
-  betas: key(z.tuple([decay, decay]), [0.9, 0.95], "Decay of the first and second moment's running mean."),
-  eps: key(positiveNumber, 1e-8, "Added to the second moment's root before dividing."),
-  weight_decay: key(z.number().min(0), 0, "Decoupled decay of matrices (norms are not decayed)."),
+const projections = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"] as const;
+
+const lora = section("Low-rank adapters (LoRA), which are trained in place of the policy's weights.", {
+  rank: key(z.int().min(0), 0, "Rank of each adapter; 0 has none and trains all weights."),
+  alpha: key(positiveNumber, 32, "An adapter's product is scaled by this over its rank.", { metrics: ["policy_kl"] }),
+  target_modules: key(z.array(z.enum(projections)).min(1), [...projections], "Projections that get an adapter."),
 });
 
 export const actor = section("The policy that is trained, its optimizer and its loss.", {
@@ -32,17 +32,12 @@ export const actor = section("The policy that is trained, its optimizer and its 
     path: "recipe",
   }),
   init: key(z.enum(["weights", "random"]), "weights", "Starts from the folder's weights, or random ones of run.seed."),
-  adam,
-  lr_scheduler: key(z.enum(["constant", "linear", "cosine"]), "constant", "Learning rate after its warm-up.", {
-    metrics: ["lr"],
+  lora,
+  ...optimizerKeys("actor", "policy", 1e-6),
+  freezing_steps: key(z.int().min(0), 0, "First steps in which the critic alone is trained.", {
+    unit: "steps",
+    metrics: ["explained_variance", "policy_kl"],
   }),
-  lr_warmup_ratio: key(fraction, 0.03, "Part of the steps in which the learning rate rises from 0.", {
-    metrics: ["lr"],
-  }),
-  min_lr_ratio: key(fraction, 0.1, "Where linear and cosine end, as a part of actor.adam.lr.", {
-    metrics: ["lr"],
-  }),
-  max_norm: key(positiveNumber, 1, "Gradients are scaled down to this L2 norm.", { metrics: ["policy_kl"] }),
   loss_mode: key(nameOrFile(losses), "ppo", "Policy loss; or a TypeScript file whose default export is one.", {
     file: true,
     metrics: ["policy_loss", "clip_ratio"],

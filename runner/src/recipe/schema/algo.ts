@@ -15,8 +15,11 @@ const advantage = section("Advantages and the correction for stale or mismatched
   no_whiten: key(z.boolean(), false, "Estimators that divide by the deviation over the batch do not.", {
     metrics: ["advantage_mean", "grad_norm"],
   }),
-  gamma: key(fraction, 1, "Discount from one turn to the next, of reinforce and turn_credit.", {
+  gamma: key(fraction, 1, "Discount from a turn to the next, of reinforce and turn_credit; of gae from a token.", {
     metrics: ["advantage_mean"],
+  }),
+  lam: key(fraction, 1, "Lambda of gae: 1 takes what came for a token, 0 what the critic expects after it.", {
+    metrics: ["advantage_mean", "value_loss"],
   }),
   pass_k: key(positiveInteger, 4, "Attempts of which pass_k wants one to succeed.", {
     unit: "rollouts",

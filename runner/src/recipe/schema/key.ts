@@ -51,6 +51,7 @@ export function section<T extends z.ZodRawShape>(description: string, shape: T) 
 export const nameOrFile = (names: string[]) => z.union([z.enum(names), z.string().regex(/[/\\].*\.[cm]?[jt]s$/)]);
 
 export const path = z.string().min(1);
+export const files = z.union([path, z.array(path).min(1)]);
 export const positiveInteger = z.int().min(1);
 /** Steps between, or -1 for none. */
 export const cadence = z.union([z.literal(-1), positiveInteger]);

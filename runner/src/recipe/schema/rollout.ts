@@ -16,7 +16,7 @@ export const rollout = section("How episodes are sampled for training.", {
   top_p: key(fraction, 1, "Nucleus sampling in training; only 1 keeps log-probabilities exact."),
   max_new_tokens: optionalKey(positiveInteger, "Longest reply of one turn; null is what remains of data.max_len.", {
     unit: "tokens",
-    metrics: ["response_length", "stop/length"],
+    metrics: ["response_length", "turn/length"],
   }),
   max_turns: key(positiveInteger, 16, "Model calls of one Env's episode at most.", {
     unit: "turns",

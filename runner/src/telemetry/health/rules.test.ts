@@ -19,7 +19,8 @@ interface Step {
   rewards?: number[];
 }
 
-const recipe = (maxStaleness = 1) => ({ train: { max_staleness: maxStaleness } }) as Recipe;
+const recipe = (maxStaleness = 1, estimator = "grpo") =>
+  ({ train: { max_staleness: maxStaleness }, algo: { advantage: { estimator } } }) as Recipe;
 
 /** Series are made by hand: a run that is well but for what `given` says of its steps, numbered from 1. */
 function health(
@@ -194,6 +195,12 @@ describe("health rules", () => {
       ["logprob_drift", 5],
       ["no_signal", 11],
     ]);
+  });
+
+  it("say nothing of equal rewards where a teacher is learned from", () => {
+    const equal = () => ({ metrics: { groups_without_signal: 4, reward: 0 }, rewards: [0, 0, 0, 0] });
+    expect(health(20, equal, recipe(1, "on_policy_distill"))).toEqual([]);
+    expect(health(20, equal)).toHaveLength(1);
   });
 
   it("say nothing of a run without what they look at", () => {

@@ -68,7 +68,9 @@ function logprobDrift(run: RunState): Finding | null {
   return { message, key: isStale ? "train.max_staleness" : "engine.dtype" };
 }
 
-function noSignal(run: RunState): Finding | null {
+function noSignal(run: RunState, { algo }: Recipe): Finding | null {
+  // A teacher is one.
+  if (algo.advantage.estimator === "on_policy_distill") return null;
   const without = sum(run.steps.slice(-window).map(({ metrics }) => metrics.groups_without_signal ?? 0));
   const groups = sum(run.tallies.slice(-window).map(({ trained, dropped }) => trained + sum(Object.values(dropped))));
   if (run.steps.length < window || !(without / groups > 0.98) || progress(run, -window) > 0.75) return null;

@@ -9,23 +9,27 @@ import { foldRun } from "../fold.ts";
 import { readEvents } from "../log.ts";
 import { type LiveAddress, type LiveMessage, liveProtocol } from "./server.ts";
 
-export type RunUpdate = Exclude<LiveMessage, { type: "hello" }>;
+/** `source`: whether the run's server or its log says so, from here to the next snapshot. */
+export type RunUpdate =
+  | (Extract<LiveMessage, { type: "snapshot" }> & { source: "live" | "log" })
+  | Extract<LiveMessage, { type: "event" }>;
 
 const pollMs = 250;
 
 /**
  * A run from now on: a snapshot, then its events, until its process is gone or `signal` aborts. From the live server
- * where that answers, else, and once it no longer does, from the log: then with a snapshot anew.
+ * where that answers, else, and once it no longer does, from the log: then with a snapshot anew. Not `trusted`: from
+ * the log alone, since the directory says where its server is.
  */
-export async function* follow(directory: string, signal: AbortSignal): AsyncGenerator<RunUpdate> {
+export async function* follow(directory: string, signal: AbortSignal, trusted = true): AsyncGenerator<RunUpdate> {
   let ended = false;
-  for await (const update of followLive(directory, signal)) {
+  for await (const update of trusted ? followLive(directory, signal) : []) {
     ended = update.type === "event" && update.event.type === "ended";
     yield update;
   }
   if (ended || signal.aborted) return;
   const position = { offset: 0 };
-  yield { type: "snapshot", run: foldRun(readEvents(join(directory, "events.ndjson"), position)) };
+  yield { type: "snapshot", run: foldRun(readEvents(join(directory, "events.ndjson"), position)), source: "log" };
   for await (const event of followEvents(directory, position, signal)) yield { type: "event", event };
 }
 
@@ -36,7 +40,8 @@ async function* followLive(directory: string, signal: AbortSignal): AsyncGenerat
     socket = new WebSocket(url, { headers: { authorization: `Bearer ${token}` }, handshakeTimeout: 2000 });
     for await (const [bytes] of on(socket, "message", { signal, close: ["close"] })) {
       const message = JSON.parse(String(bytes)) as LiveMessage;
-      if (message.type !== "hello") yield message;
+      if (message.type === "snapshot") yield { ...message, source: "live" };
+      else if (message.type === "event") yield message;
       else if (message.protocol !== liveProtocol) return;
     }
   } catch {

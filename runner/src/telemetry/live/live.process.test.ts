@@ -39,10 +39,10 @@ afterEach(() => {
 });
 
 /** What a follower was told, as it comes. */
-function collect(signal = new AbortController().signal) {
+function collect(signal = new AbortController().signal, trusted = true) {
   const updates: RunUpdate[] = [];
   const done = (async () => {
-    for await (const update of follow(directory, signal)) updates.push(update);
+    for await (const update of follow(directory, signal, trusted)) updates.push(update);
   })();
   return { updates, done };
 }
@@ -85,9 +85,18 @@ test("where the server cannot be reached the log tells the same, until the run's
   rmSync(join(directory, "owner.pid"));
   await done;
   expect(updates).toMatchObject([
-    { type: "snapshot", run: { step: 1, totalSteps: 9 } },
+    { type: "snapshot", run: { step: 1, totalSteps: 9 }, source: "log" },
     { type: "event", event: step(2) },
   ]);
+});
+
+test("a directory that is not trusted has its log read, and its server left alone", async () => {
+  const abort = new AbortController();
+  const { updates, done } = collect(abort.signal, false);
+  await until("the snapshot", () => updates.length === 1);
+  abort.abort();
+  await done;
+  expect(updates).toMatchObject([{ type: "snapshot", source: "log" }]);
 });
 
 test("whenever a reader comes, its snapshot and its events fold to what the log folds to", async () => {
@@ -216,5 +225,5 @@ test("a snapshot of a resumed run holds what came before the resume", async () =
   await until("the snapshot", () => updates.length === 1);
   abort.abort();
   await done;
-  expect(updates).toEqual([{ type: "snapshot", run: foldRun(again.read()) }]);
+  expect(updates).toEqual([{ type: "snapshot", run: foldRun(again.read()), source: "live" }]);
 });

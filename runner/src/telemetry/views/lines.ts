@@ -28,9 +28,14 @@ const said: { [T in TimedEvent["type"]]: (event: EventOf<T>) => string } = {
   step_skipped: ({ step, reason, detail }) => `step ${step} changed nothing (${reason}): ${detail}`,
   sync: ({ policyVersion, engines, seconds }) =>
     `version ${policyVersion} on ${engines} ${engines === 1 ? "engine" : "engines"} in ${seconds.toFixed(2)} s`,
-  eval: ({ step, metrics: { accuracy = Number.NaN, sampled } }) =>
-    `eval at step ${step}: held-out accuracy ${percent(accuracy)}` +
-    (sampled === undefined ? "" : `, sampled ${percent(sampled)}`),
+  eval: ({ step, metrics }) => {
+    const { accuracy = Number.NaN, loss, perplexity } = metrics;
+    if (loss !== undefined)
+      return `eval at step ${step}: held-out loss ${fixed(loss)}, perplexity ${fixed(perplexity)}`;
+    const more = Object.entries(metrics).filter(([name]) => /^(sampled|pass@\d+)$/.test(name));
+    const shares = [["held-out accuracy", accuracy] as const, ...more];
+    return `eval at step ${step}: ${shares.map(([name, value]) => `${name} ${percent(value)}`).join(", ")}`;
+  },
   checkpoint: ({ step, seconds, directory }) => `checkpoint of step ${step} in ${seconds.toFixed(1)} s: ${directory}`,
   engine: ({ engine, state, message }) => `engine ${engine} ${state}${because(message)}`,
   worker: ({ worker, state, message }) => `worker ${worker} ${state}${because(message)}`,

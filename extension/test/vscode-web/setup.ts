@@ -16,7 +16,7 @@ export class NotRun extends Error {}
 export const scale = Number(process.env.MOLT_DEADLINE_SCALE ?? 1);
 
 /** The folder with `node24` and `node_modules/code-server`; installs it when absent or of other versions. */
-export async function setUpVsCode() {
+export async function setUpVsCode(): Promise<string> {
   if (process.platform !== "linux") throw new NotRun("the editor tests need Linux");
   const cache = process.env.MOLT_CACHE ?? join(homedir(), ".cache", "molt-runner");
   const dir = join(cache, "vscode-web");
@@ -39,9 +39,10 @@ export async function setUpVsCode() {
 }
 
 /** Debian's Chromium. Root may install it; anyone else is told how. */
-export async function findChromium() {
-  const found = () => ["chromium", "chromium-browser"].map(onPath).find(Boolean);
-  if (found()) return found();
+export async function findChromium(): Promise<string> {
+  const find = () => ["chromium", "chromium-browser"].map(onPath).find((path) => path !== undefined);
+  const there = find();
+  if (there) return there;
   if (process.getuid?.() === 0 && onPath("apt-get")) {
     const run = createStepRunner(join(process.env.TMPDIR ?? "/tmp", `molt-apt-${process.pid}.log`));
     const env = { DEBIAN_FRONTEND: "noninteractive" };
@@ -52,11 +53,12 @@ export async function findChromium() {
       env,
     });
   }
-  if (!found()) throw new NotRun("chromium is missing (apt-get install chromium)");
-  return found();
+  const installed = find();
+  if (!installed) throw new NotRun("chromium is missing (apt-get install chromium)");
+  return installed;
 }
 
-async function install(dir, run) {
+async function install(dir: string, run: StepRunner): Promise<void> {
   const npmInstall = ["install", "--no-audit", "--no-fund", "--ignore-scripts"];
   await writeFile(join(dir, "package.json"), JSON.stringify({ name: "vscode-web", private: true }));
 
@@ -72,7 +74,7 @@ async function install(dir, run) {
   for (const [what, cwd] of [
     ["the workbench's packages", vscode],
     ["the built-in extensions' packages", join(vscode, "extensions")],
-  ]) {
+  ] as const) {
     await rm(join(cwd, "npm-shrinkwrap.json"), { force: true });
     await run(what, "npm", [...npmInstall, "--omit=dev"], { cwd });
   }
@@ -88,8 +90,14 @@ async function install(dir, run) {
   await rm(join(dir, "node_modules", nodePackage), { recursive: true });
 }
 
+interface StepOptions {
+  cwd?: string;
+  env?: Record<string, string>;
+}
+type StepRunner = (what: string, command: string, args: string[], options?: StepOptions) => Promise<void>;
+
 /** Runs one step, says how long it took, tries again (networks fail), and on failure shows the end of the log. */
-function createStepRunner(log) {
+function createStepRunner(log: string): StepRunner {
   return async (what, command, args, options = {}) => {
     for (let attempt = 1; ; attempt++) {
       const start = Date.now();
@@ -104,7 +112,7 @@ function createStepRunner(log) {
   };
 }
 
-function runOnce(log, command, args, { cwd, env }) {
+function runOnce(log: string, command: string, args: string[], { cwd, env }: StepOptions): Promise<number | null> {
   return new Promise((resolve) => {
     const out = createWriteStream(log, { flags: "a" });
     const child = spawn(command, args, {
@@ -125,7 +133,7 @@ function runOnce(log, command, args, { cwd, env }) {
   });
 }
 
-function onPath(command) {
+function onPath(command: string): string | undefined {
   const folders = (process.env.PATH ?? "").split(":");
   return folders.map((folder) => join(folder, command)).find((path) => existsSync(path));
 }

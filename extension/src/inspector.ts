@@ -1,0 +1,101 @@
+import { basename } from "node:path";
+import { commands, Uri } from "vscode";
+import { messageOf } from "../../runner/src/errors.ts";
+import { findRollouts } from "../../runner/src/telemetry/shards.ts";
+import { RolloutIndex, type RolloutQuery } from "./rollout-index.ts";
+import { type FromInspector, shownRollout, type ToInspector } from "./rollout-view.ts";
+import { runnerFor, runVerb } from "./runner.ts";
+import type { Services } from "./services.ts";
+import { type RunTarget, runTarget } from "./targets.ts";
+import { openPage, type Page } from "./webview.ts";
+
+/** What a link asks for: one rollout, else the list of those that fit. */
+interface InspectTarget {
+  directory: string;
+  rolloutId?: string;
+  step?: number;
+  filter?: Partial<RolloutQuery>;
+}
+
+const inspectors = new Map<string, Inspector>();
+
+/** `molt.inspectRollouts`. */
+export function inspectRollouts(services: Services) {
+  return async (target?: InspectTarget | RunTarget) => {
+    const asked = typeof target === "object" && "directory" in target ? target : null;
+    const directory = asked?.directory ?? (await runTarget(services.runs, target as RunTarget))?.directory;
+    if (directory === undefined) return;
+    const inspector = inspectors.get(directory) ?? new Inspector(services, directory);
+    inspector.show(asked ?? { directory });
+  };
+}
+
+class Inspector {
+  private readonly directory: string;
+  private readonly page: Page<FromInspector>;
+  private readonly index: RolloutIndex;
+  private isReady = false;
+  private wanted: ToInspector | null = null;
+
+  constructor(services: Services, directory: string) {
+    this.directory = directory;
+    this.index = new RolloutIndex(directory);
+    const title = `Rollouts of ${basename(directory)}`;
+    this.page = openPage(services, { view: "molt.inspector", page: "inspector-page", title });
+    this.page.onMessage((message) =>
+      this.receive(message).catch((error) => this.post({ type: "problem", message: messageOf(error) })),
+    );
+    // A hidden page is gone; shown again, it loads anew from what it kept.
+    this.page.panel.onDidChangeViewState(({ webviewPanel }) => {
+      this.isReady &&= webviewPanel.visible;
+    });
+    this.page.panel.onDidDispose(() => inspectors.delete(directory));
+    inspectors.set(directory, this);
+  }
+
+  show({ directory, rolloutId, step, filter }: InspectTarget): void {
+    this.page.panel.reveal();
+    const query = { ...(step !== undefined && { step }), ...filter };
+    const go: ToInspector = { type: "go", directory, id: rolloutId ?? null, query };
+    if (this.isReady) this.post(go);
+    else this.wanted = go;
+  }
+
+  private post(message: ToInspector): void {
+    this.page.post(message);
+  }
+
+  private async receive(message: FromInspector): Promise<void> {
+    if (message.type === "ready") {
+      this.isReady = true;
+      if (this.wanted) this.post(this.wanted);
+      this.wanted = null;
+    } else if (message.type === "list") {
+      await this.index.refresh(message.anew);
+      this.post({ type: "list", ...this.index.query(message.query) });
+    } else if (message.type === "open") await this.open(message.id);
+    else await commands.executeCommand("molt.openSource", message.place, this.directory);
+  }
+
+  private async open(id: string): Promise<void> {
+    const row = this.index.find(id);
+    if (row?.reward === null && id === row.rollout)
+      throw new Error(`${id} failed (${row.dropped}): nothing of it is stored`);
+    const { rollouts, step, dropped, trained = {} } = await findRollouts(this.directory, id, row?.step);
+    const { texts, special, why } = await this.decode(id).catch((error: unknown) => {
+      return { texts: [], special: [], why: messageOf(error) };
+    });
+    const copies = rollouts.map((rollout, at) => shownRollout(rollout, trained, texts[at]));
+    const shown = { id, step, dropped: dropped?.reason ?? null, rollouts: copies, special, why };
+    this.post({ type: "shown", shown });
+  }
+
+  /** By the run's tokenizer, which its runner has: texts by rollout, segment and token. */
+  private async decode(id: string): Promise<{ texts: string[][][]; special: number[]; why: null }> {
+    const runner = await runnerFor(Uri.file(this.directory));
+    const { code, stdout, stderr } = await runVerb(runner, ["inspect", this.directory, id, "--json"]);
+    if (code !== 0) throw new Error(stderr.trim());
+    const decoded = [JSON.parse(stdout) as { texts: string[][]; special?: number[] }].flat();
+    return { texts: decoded.map(({ texts }) => texts), special: decoded[0]?.special ?? [], why: null };
+  }
+}

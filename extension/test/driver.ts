@@ -1,0 +1,166 @@
+// What the scenario is written against: a VS Code window, whoever shows it. Both drivers give a Playwright page of the
+// same workbench, so that only opening one differs.
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Frame, Locator, Page } from "playwright-core";
+import type { Installed } from "./install.ts";
+import { scale } from "./vscode-web/setup.ts";
+
+/** Fetches what the driver needs. Rejects with `NotRun` where that cannot be had. */
+export type PrepareDriver = () => Promise<(installed: Installed, env: NodeJS.ProcessEnv) => Driver>;
+
+export interface Driver {
+  /** Installs the .vsix and gets ready to open windows. */
+  start(): Promise<void>;
+  /** Opens a folder or a `.code-workspace` file in place of what was open. */
+  open(path: string): Promise<Workbench>;
+  stop(): Promise<void>;
+}
+
+/** What is asked of a line; the compiler knows no DOM here. */
+interface Drawn {
+  style: { top: string };
+}
+
+export class Workbench {
+  readonly page: Page;
+  constructor(page: Page) {
+    this.page = page;
+    page.setDefaultTimeout(20_000 * scale);
+    page.setDefaultNavigationTimeout(60_000 * scale);
+  }
+
+  async ready(): Promise<void> {
+    await this.page.locator(".monaco-workbench").waitFor({ timeout: 60_000 * scale });
+  }
+
+  /** The folder that is open, with those below it. */
+  async trust(): Promise<void> {
+    await this.page.locator('[id="status.workspaceTrust"]').click();
+    await this.page.locator('.workspace-trust-editor .monaco-button:has-text("Trust")').first().click();
+    await this.page.locator('.workspace-trust-editor:has-text("You trust this")').waitFor();
+    await this.page.locator(".modal-editor-action-container .codicon-close").click();
+  }
+
+  async openFile(name: string): Promise<void> {
+    await this.page.keyboard.press("Control+p");
+    await this.input.fill(name);
+    await this.row(name).click();
+    await this.tab(name).waitFor();
+  }
+
+  async runCommand(title: string): Promise<void> {
+    await this.page.keyboard.press("F1");
+    await this.input.fill(`>${title}`);
+    await this.row(title).click();
+  }
+
+  /** Of the quick pick that a command opened. */
+  async choose(text: string): Promise<void> {
+    await this.row(text).click();
+  }
+
+  /** Into the input box that a command opened. */
+  async enter(text: string): Promise<void> {
+    await this.input.fill(text);
+    await this.page.keyboard.press("Enter");
+  }
+
+  async goTo(line: number, column = 1): Promise<void> {
+    await this.page.keyboard.press("Control+g");
+    await this.enter(`:${line}:${column}`);
+    await this.cursorAt(line);
+  }
+
+  async cursorAt(line: number): Promise<void> {
+    await this.page.locator(`[id="status.editor.selection"]:has-text("Ln ${line},")`).waitFor();
+  }
+
+  /** The cursor is at the problem, in a focused editor. */
+  async quickFix(text: string): Promise<void> {
+    // The bulb says that the actions of this place are known: a key pressed before closes again.
+    await this.page.locator(".editor-instance .monaco-editor.focused .lightBulbWidget").waitFor();
+    await this.page.keyboard.press("Control+.");
+    await this.page.locator(`.action-widget .monaco-list-row:has-text("${text}")`).click();
+  }
+
+  async terminalShows(text: string, timeoutS = 20): Promise<void> {
+    await this.page
+      .locator(`.xterm-rows:has-text("${text}")`)
+      .first()
+      .waitFor({ timeout: timeoutS * 1000 * scale });
+  }
+
+  async showProblems(): Promise<void> {
+    await this.runCommand("Problems: Focus on Problems View");
+  }
+
+  problem(text: string): Locator {
+    return this.page.locator(`.markers-panel .monaco-list-row:has-text("${text}")`);
+  }
+
+  /** The palette knows the command; one that is not enabled is not offered. */
+  async offers(title: string): Promise<boolean> {
+    await this.page.keyboard.press("F1");
+    await this.input.fill(`>${title}`);
+    await this.page.locator(".quick-input-widget:visible .monaco-list-row").first().waitFor();
+    const isOffered = (await this.row(title).count()) > 0;
+    await this.page.keyboard.press("Escape");
+    return isOffered;
+  }
+
+  notification(text: string): Locator {
+    return this.page.locator(`.notification-list-item:has-text("${text}")`).first();
+  }
+
+  async stopDebugging(): Promise<void> {
+    await this.runCommand("Debug: Stop");
+    await this.page.locator(".debug-toolbar").waitFor({ state: "hidden" });
+  }
+
+  async closeEditors(): Promise<void> {
+    await this.runCommand("View: Close All Editors");
+  }
+
+  /** The text of the lines that the active editor shows. */
+  async text(): Promise<string> {
+    const lines = this.page.locator(".editor-group-container.active .view-lines:visible .view-line");
+    // Lines come in the order in which they were drawn, with no-break spaces.
+    const drawn = await lines.evaluateAll((nodes) =>
+      nodes.map((node) => ({ top: Number.parseInt((node as unknown as Drawn).style.top, 10), text: node.textContent })),
+    );
+    const sorted = drawn.sort((one, other) => one.top - other.top);
+    return sorted.map(({ text }) => text?.replaceAll("\u00a0", " ")).join("\n");
+  }
+
+  tab(name: string): Locator {
+    return this.page.locator(`.tab.active[data-resource-name="${name}"]`);
+  }
+
+  /** The document of the open webview with this title, once it has loaded. */
+  async view(title: string): Promise<Frame> {
+    return await eventually(async () => {
+      for (const frame of this.page.frames().reverse()) {
+        if (frame.parentFrame() && (await frame.evaluate("document.title").catch(() => "")) === title) return frame;
+      }
+    }, `the webview "${title}"`);
+  }
+
+  private get input(): Locator {
+    return this.page.locator(".quick-input-widget:visible input.input");
+  }
+
+  private row(text: string): Locator {
+    return this.page.locator(`.quick-input-widget:visible .monaco-list-row[aria-label*="${text}"]`).first();
+  }
+}
+
+/** Polls until `check` gives something that is true. */
+export async function eventually<T>(check: () => T | Promise<T>, what: string, timeoutS = 20) {
+  const deadline = Date.now() + timeoutS * 1000 * scale;
+  for (;;) {
+    const found = await check();
+    if (found) return found as NonNullable<T>;
+    if (Date.now() > deadline) throw new Error(`waited ${timeoutS} s for ${what}`);
+    await sleep(100);
+  }
+}
