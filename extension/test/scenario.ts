@@ -212,6 +212,7 @@ const training: Chapter = {
       await window.choose("step ");
       await window.enter("--run.steps 400 --run.name child --algo.advantage.estimator rloo");
       await eventually(() => existsSync(join(runOf(folder, "child"), "events.ndjson")), "the fork's log", 60);
+      await window.page.locator('.statusbar-item:has-text("/400 reward")').waitFor({ timeout: 60_000 * scale });
       await window.runCommand("Molt Runner: Stop Run");
       await eventually(() => existsSync(join(runOf(folder, "child"), "summary.json")), "the fork's summary", 60);
     },

@@ -49,7 +49,8 @@ async function rolloutsOf(step: number): Promise<{ rollout: Rollout; task: Task 
   const tasks = jsonLines(join(home, "recipes/pointers/prompts.jsonl")).map((line) => JSON.parse(line) as Task);
   const lineOf = ({ promptId }: Group) => Number(promptId.replace("prompts:", "")) - 1;
   const found: { rollout: Rollout; task: Task }[] = [];
-  for await (const { group } of readRollouts(directory, { step })) {
+  for await (const { group, dropped } of readRollouts(directory, { step })) {
+    if (dropped?.reason === "eval") continue;
     for (const rollout of group.rollouts) found.push({ rollout, task: tasks[lineOf(group)]! });
   }
   return found;

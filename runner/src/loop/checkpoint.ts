@@ -167,9 +167,8 @@ export function hashOf(recipe: Recipe): string {
 }
 
 export function listCheckpoints(root: string, step?: number): { name: string; directory: string; step: number }[] {
-  if (!existsSync(root)) return [];
-  return readdirSync(root)
-    .flatMap((name) => {
+  return entriesOf(root)
+    .flatMap(({ name }) => {
       const match = directoryPattern.exec(name);
       return match ? [{ name, directory: join(root, name), step: Number(match[1]) }] : [];
     })

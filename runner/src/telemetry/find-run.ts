@@ -29,7 +29,9 @@ export function findRun(nameOrPath: string, root = "runs", holding = ""): string
   if (/[\\/]|^\.*$/.test(nameOrPath)) throw usageError(`${nameOrPath} is not a run directory`, { fix });
   const runs = listRuns(root);
   const begun = runs.filter(({ id }) => id.startsWith(nameOrPath));
-  const found = nameOrPath === "latest" ? runs.find(({ path }) => existsSync(join(path, holding))) : begun.find(({ id }) => id === nameOrPath);
+  const isMeant = ({ id, path }: (typeof runs)[number]) =>
+    nameOrPath === "latest" ? existsSync(join(path, holding)) : id === nameOrPath;
+  const found = runs.find(isMeant);
   if (found) return found.path;
   if (begun.length === 1) return begun[0]!.path;
   const what = begun.length > 1 ? `several runs begin with '${nameOrPath}'` : `no run '${nameOrPath}' in ${root}`;
