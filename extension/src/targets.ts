@@ -48,11 +48,14 @@ export async function textOf(uri: Uri): Promise<string> {
 
 /** The run that is meant: the one given, the only one that fits, else one that is picked. */
 export async function runTarget(
-  { entries }: Runs,
+  runs: Runs,
   target: RunTarget,
   what = "run",
   fits: (entry: RunEntry) => boolean = () => true,
 ): Promise<RunEntry | undefined> {
+  // One may have begun since the folders were last looked at.
+  await runs.refresh();
+  const { entries } = runs;
   const given = typeof target === "string" ? entries.find(({ directory }) => directory === target) : target?.entry;
   if (given) return given;
   const fitting = entries.filter(fits);

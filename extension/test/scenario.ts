@@ -3,6 +3,7 @@ import { spawn } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { basename, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Frame } from "playwright-core";
 import { checkAccessible } from "./accessibility.ts";
 import { eventually, type Workbench } from "./driver.ts";
@@ -136,7 +137,9 @@ const training: Chapter = {
   steps: {
     "the quickstart recipe opens, and the fix of its wrong key is taken": async ({ window, folder }) => {
       const recipe = join(folder, "recipe.yaml");
-      await writeFile(recipe, (await readFile(recipe, "utf8")).replace("n_samples_per_prompt", "n_sample_per_prompt"));
+      // With more steps than it takes until it is stopped.
+      const text = (await readFile(recipe, "utf8")).replace("steps: 120", "steps: 500");
+      await writeFile(recipe, text.replace("n_samples_per_prompt", "n_sample_per_prompt"));
       await window.trust();
       await window.openFile("recipe.yaml");
       await window.showProblems();
@@ -157,7 +160,7 @@ const training: Chapter = {
       const { window } = context;
       await window.openFile("recipe.yaml");
       await window.runCommand("Molt Runner: Run Recipe");
-      await window.page.locator('.statusbar-item:has-text("/120 reward")').waitFor({ timeout: 60_000 * scale });
+      await window.page.locator('.statusbar-item:has-text("/500 reward")').waitFor({ timeout: 60_000 * scale });
       await window.runCommand("Molt Runner: Open Dashboard");
       const frame = await window.view(dashboard);
       await frame.locator('.legend:has-text("; live")').waitFor();
@@ -200,10 +203,12 @@ const training: Chapter = {
 
     "the run stops in order": async ({ window, folder }) => {
       await window.runCommand("Molt Runner: Stop Run");
-      await eventually(() => existsSync(join(runOf(folder, "agent"), "summary.json")), "the run's summary", 60);
+      const summary = join(runOf(folder, "agent"), "summary.json");
+      await eventually(() => existsSync(summary), "the run's summary", 60);
+      const { state } = JSON.parse(await readFile(summary, "utf8"));
+      if (state !== "interrupted") throw new Error(`the stopped run's state is ${state}`);
       await window.runCommand("Molt Runner: Open Dashboard");
-      const legend = (await window.view(dashboard)).locator(".legend");
-      await eventually(async () => /interrupted|completed/.test((await legend.textContent()) ?? ""), "how it ended");
+      await (await window.view(dashboard)).locator('.legend:has-text("interrupted")').waitFor();
     },
 
     "it is forked from a checkpoint": async ({ window, folder }) => {
@@ -366,6 +371,12 @@ async function stopsAt(window: Workbench, frame: string, place: string): Promise
     .waitFor({ timeout: 90_000 * scale });
 }
 
-async function takePicture({ window, pictures }: Context, name: string): Promise<void> {
-  if (pictures) await window.page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" });
+/** Small enough for a repository, and large enough to read. */
+async function takePicture({ window: { page }, pictures }: Context, name: string): Promise<void> {
+  const size = page.viewportSize();
+  if (!pictures || !size) return;
+  await page.setViewportSize({ width: 1080, height: 675 });
+  await sleep(1000); // until all is laid out anew
+  await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" });
+  await page.setViewportSize(size);
 }

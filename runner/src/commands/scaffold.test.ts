@@ -56,6 +56,13 @@ test("in a folder with a recipe: file, test and the recipe's line; both run at o
   expect([...(await loss(input, {} as never).loss.data())]).toEqual([-1, 3]);
 });
 
+test("of a recipe that names one, only that name changes", () => {
+  const text = "actor: { adam: { lr: 1.0e-3, betas: [0.9, 0.95] } } # mine\nalgo:\n  advantage: { estimator: grpo }\n";
+  writeFileSync(join(folder, "recipe.yaml"), text);
+  scaffoldCommand("estimator", "my_mean", templates);
+  expect(read("recipe.yaml")).toBe(text.replace("grpo", "./my-mean.ts"));
+});
+
 test("in a checkout: file, test and the registry's line", () => {
   const room = "runner/src/algorithms/advantages";
   mkdirSync(join(folder, room), { recursive: true });

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { parseDocument } from "yaml";
+import { isScalar, parseDocument } from "yaml";
 import { ExitCode, messageOf, usageError } from "../errors.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 
@@ -62,7 +62,11 @@ function withEntry(registry: string, camel: string, name: string, file: string):
 
 function withKey(recipe: string, key: string, value: string): string {
   if (!existsSync(recipe)) throw usageError("no recipe.yaml is here to name it in", { fix: `set ${key} to ${value}` });
-  const document = parseDocument(readFileSync(recipe, "utf8"));
+  const text = readFileSync(recipe, "utf8");
+  const document = parseDocument(text);
+  const before = document.getIn(key.split("."), true);
+  // One line changes, and nothing else of how the file is written.
+  if (isScalar(before) && before.range) return text.slice(0, before.range[0]) + value + text.slice(before.range[1]);
   try {
     document.setIn(key.split("."), value);
     return document.toString();
