@@ -53,7 +53,8 @@ async function pickRollout({ directory, id }: RunEntry): Promise<string | undefi
   const labels = items.map(({ rollout, step, reward, stop }) => {
     return { label: rollout, description: `step ${step}, reward ${fixed(reward)}, ${stop}` };
   });
-  return (await window.showQuickPick(labels, { placeHolder: "Rollout", matchOnDescription: true }))?.label;
+  const options = { placeHolder: "Rollout", matchOnDescription: true, ignoreFocusOut: true };
+  return (await window.showQuickPick(labels, options))?.label;
 }
 
 async function start(verb: string, uri: Uri, args: string[]): Promise<void> {

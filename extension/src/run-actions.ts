@@ -41,10 +41,12 @@ export function forkRun({ runs }: Services) {
     const steps = checkpointsOf(entry).map(({ step }) => ({ label: `step ${step}`, step }));
     if (steps.length === 0) throw new Error(`${entry.id} has no checkpoint: ckpt.save_steps says when one is written`);
     const placeHolder = `Checkpoint of ${entry.id} to go on from`;
-    const from = await window.showQuickPick(steps.reverse(), { placeHolder });
+    // Between two questions a webview may take the focus back.
+    const from = await window.showQuickPick(steps.reverse(), { placeHolder, ignoreFocusOut: true });
     if (!from) return;
     const prompt = "What is to differ, as flags: every key of a recipe is one. At a run's end: more run.steps.";
-    const flags = await window.showInputBox({ prompt, placeHolder: "--actor.adam.lr 1e-4 --run.steps 400" });
+    const example = "--actor.adam.lr 1e-4 --run.steps 400";
+    const flags = await window.showInputBox({ prompt, placeHolder: example, ignoreFocusOut: true });
     if (flags === undefined) return;
     await runTask("fork", Uri.file(entry.directory), ["--step", String(from.step), ...splitWords(flags)]);
   };

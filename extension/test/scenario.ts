@@ -265,6 +265,11 @@ const roots: Chapter = {
       await window.runCommand("Molt Runner: Open Dashboard"); // of the newest run
       const frame = await window.view(dashboard);
       await frame.locator('.legend:has-text("following its log")').waitFor();
+      // Before the first step there is no chart of it, and the first table is another's.
+      await frame
+        .getByText("Reward (mean of")
+        .first()
+        .waitFor({ timeout: 60_000 * scale });
       await frame.getByRole("button", { name: "Table" }).first().click();
       const before = (await tableColumn(frame, "Reward")).length;
       await eventually(async () => (await tableColumn(frame, "Reward")).length > before, "another step", 60);
@@ -372,9 +377,12 @@ async function stopsAt(window: Workbench, frame: string, place: string): Promise
 }
 
 /** Small enough for a repository, and large enough to read. */
-async function takePicture({ window: { page }, pictures }: Context, name: string): Promise<void> {
+async function takePicture({ window, pictures }: Context, name: string): Promise<void> {
+  const { page } = window;
   const size = page.viewportSize();
   if (!pictures || !size) return;
+  if (await window.offers("View: Hide Panel")) await window.runCommand("View: Hide Panel");
+  await page.mouse.move(0, 0);
   await page.setViewportSize({ width: 1080, height: 675 });
   await sleep(1000); // until all is laid out anew
   await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" });
