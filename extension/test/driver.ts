@@ -105,7 +105,22 @@ export class Workbench {
     await this.page.locator(".quick-input-widget:visible .monaco-list-row").first().waitFor();
     const isOffered = (await this.row(title).count()) > 0;
     await this.page.keyboard.press("Escape");
+    await this.input.waitFor({ state: "hidden" }); // a key pressed before goes to what is closing
     return isOffered;
+  }
+
+  /** Of a quick pick, known by its placeholder, that a command opened; closes it. */
+  async lists(placeholder: string, text: string): Promise<boolean> {
+    await this.page.locator(`.quick-input-widget:visible input[placeholder="${placeholder}"]`).waitFor();
+    const isListed = await this.row(text)
+      .waitFor({ timeout: 1000 * scale })
+      .then(
+        () => true,
+        () => false,
+      );
+    await this.page.keyboard.press("Escape");
+    await this.input.waitFor({ state: "hidden" });
+    return isListed;
   }
 
   notification(text: string): Locator {

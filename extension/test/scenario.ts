@@ -321,8 +321,11 @@ const roots: Chapter = {
       await eventually(() => existsSync(file), "the tool's answer", 60);
       const { tools, answer } = JSON.parse(await readFile(file, "utf8"));
       if (!tools.includes("molt_start") || !answer.includes("recipe.yaml")) throw new Error(`${tools}: ${answer}`);
-      await window.runCommand("MCP: List Servers");
-      await window.choose("Molt Runner: my-agent");
+      // The list is of what providers have said by then.
+      await eventually(async () => {
+        await window.runCommand("MCP: List Servers");
+        return await window.lists("Select an MCP Server", "Molt Runner: my-agent");
+      }, "the MCP server");
     },
   },
 };

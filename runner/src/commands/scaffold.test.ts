@@ -63,6 +63,12 @@ test("of a recipe that names one, only that name changes", () => {
   expect(read("recipe.yaml")).toBe(text.replace("grpo", "./my-mean.ts"));
 });
 
+test("of a recipe whose key has no value yet, the value is one of its own", () => {
+  writeFileSync(join(folder, "recipe.yaml"), "algo:\n  advantage:\n    estimator:\n");
+  scaffoldCommand("estimator", "my_mean", templates);
+  expect(read("recipe.yaml")).toBe("algo:\n  advantage:\n    estimator: ./my-mean.ts\n");
+});
+
 test("in a checkout: file, test and the registry's line", () => {
   const room = "runner/src/algorithms/advantages";
   mkdirSync(join(folder, room), { recursive: true });

@@ -65,8 +65,9 @@ function withKey(recipe: string, key: string, value: string): string {
   const text = readFileSync(recipe, "utf8");
   const document = parseDocument(text);
   const before = document.getIn(key.split("."), true);
-  // One line changes, and nothing else of how the file is written.
-  if (isScalar(before) && before.range) return text.slice(0, before.range[0]) + value + text.slice(before.range[1]);
+  const [start, end] = (isScalar(before) && before.range) || [0, 0];
+  // One line changes, and nothing else of how the file is written. (A key without a value has no place to write at.)
+  if (end > start) return text.slice(0, start) + value + text.slice(end);
   try {
     document.setIn(key.split("."), value);
     return document.toString();
