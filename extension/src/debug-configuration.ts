@@ -15,6 +15,8 @@ export function debugConfiguration([program, ...words]: string[], args: string[]
     // Of the runner itself, agents run in threads; its engines and ranks are processes that nobody wants to stop.
     autoAttachChildProcesses: !isScript,
     sourceMaps: true,
+    // A replay calls its agent once: it has to wait until the breakpoints in the bundle are set.
+    pauseForSourceMap: true,
     resolveSourceMapLocations: null,
     outFiles: [],
     skipFiles: ["<node_internals>/**"],

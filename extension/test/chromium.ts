@@ -53,9 +53,13 @@ class ChromiumDriver implements Driver {
   async open(path: string): Promise<Workbench> {
     const key = path.endsWith(".code-workspace") ? "workspace" : "folder";
     const workbench = new Workbench(this.page!);
-    await this.page!.goto(`${this.server!.url}/?${key}=${encodeURIComponent(path)}`);
-    await workbench.ready();
-    return workbench;
+    // Now and then code-server shows a workspace file without its folders until it is loaded again.
+    for (let attempt = 0; attempt < 3; attempt++) {
+      await this.page!.goto(`${this.server!.url}/?${key}=${encodeURIComponent(path)}`);
+      await workbench.ready();
+      if (await workbench.hasFolders()) return workbench;
+    }
+    throw new Error(`${path} was opened three times, and its folders never came`);
   }
 
   async stop(): Promise<void> {

@@ -33,6 +33,15 @@ export class Workbench {
     await this.page.locator(".monaco-workbench").waitFor({ timeout: 60_000 * scale });
   }
 
+  /** What was opened is listed in the explorer. */
+  async hasFolders(): Promise<boolean> {
+    const first = this.page.locator(".explorer-folders-view .monaco-list-row").first();
+    return await first.waitFor({ timeout: 10_000 * scale }).then(
+      () => true,
+      () => false,
+    );
+  }
+
   /** The folder that is open, with those below it. */
   async trust(): Promise<void> {
     await this.page.locator('[id="status.workspaceTrust"]').click();

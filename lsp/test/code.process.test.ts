@@ -51,7 +51,7 @@ beforeAll(() => {
   writeFileSync(join(folder, "agent.mjs"), trap);
   writeFileSync(join(home, "hook.cjs"), hook);
   const recipe = readFileSync(join(folder, "recipe.yaml"), "utf8");
-  const mine = recipe.replace("agent.ts", "agent.mjs").replace("algo:\n", "algo:\n  advantage: { estimator: rloo }\n");
+  const mine = recipe.replace("agent.ts", "agent.mjs").replace("reinforce_baseline", "rloo");
   writeFileSync(join(folder, "recipe.yaml"), mine);
 });
 afterAll(() => rmSync(home, { recursive: true, force: true }));
