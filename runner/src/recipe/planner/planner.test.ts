@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { Resolution } from "../resolve.ts";
 import type { Recipe } from "../schema.ts";
-import { type ModelShape, planRecipe, planTable, readModelShape } from "./index.ts";
+import { type ModelShape, planRecipe, planTable, readModelShape, readPolicyShape } from "./index.ts";
 import { smallestChange, trainerChanges, withSetting } from "./smallest-change.ts";
 
 const fixture = (name: string) => JSON.parse(readFileSync(new URL(`fixtures/${name}`, import.meta.url), "utf8"));
@@ -108,6 +108,19 @@ describe("memory", () => {
     const cache = 0.9 * 80 * 2 ** 30 - 2 * parameters;
     expect(engine!.parts).toEqual({ weights: 2 * parameters, cache });
     expect(engine!.sequences.longest).toBe(Math.floor(cache / (2 * 36 * 2 * 8 * 128) / 16384));
+  });
+
+  it("of a reference that is another model is that one's", () => {
+    const recipe = recipeOf({ ...onGpus, "algo.kl.init_coef": 1, "ref.model_name_or_path": "Qwen3-30B-A3B" });
+    const shape = readPolicyShape(
+      { ...recipe, actor: { ...recipe.actor, model_name_or_path: "Qwen3-4B" } },
+      "/r",
+      () => undefined,
+    );
+    // The model cards' 4.0 and 30.5 billion parameters, float32, over eight ranks.
+    const { parts } = planRecipe(recipe, shape, { rows: null, verb: "run" }).trainer!;
+    expect(parts.weights! / 2e9).toBeCloseTo(1.005, 2);
+    expect(parts.reference! / 15.25e9).toBeCloseTo(1, 2);
   });
 
   it("of adapters is their own gradients and moments, over weights that are also the reference", () => {

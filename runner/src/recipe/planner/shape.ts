@@ -4,7 +4,10 @@ import { fileError, messageOf } from "../../errors.ts";
 import { knownModels } from "./known-models.ts";
 
 /** What the planner needs of a decoder. Its parameters are counts of values, biases and norms included. */
-export type ModelShape = ReturnType<typeof shapeOf>;
+export type ModelShape = ReturnType<typeof shapeOf> & {
+  /** Parameters of the reference, where that is another model. */
+  reference?: number;
+};
 export type ReadFile = (path: string) => string | undefined;
 
 /**
