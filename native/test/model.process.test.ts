@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import type { ModelOptions } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { freePort } from "../../runner/src/trainer/free-port.ts";
+import { freePort } from "../../runner/src/launchers/free-port.ts";
 
 /** What `rank.mjs` prints. */
 interface Seen {

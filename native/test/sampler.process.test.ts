@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { ProcessGroup, type ProcessGroupOptions, Sampler } from "molt-native";
 import { afterEach, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { freePort } from "../../runner/src/trainer/free-port.ts";
+import { freePort } from "../../runner/src/launchers/free-port.ts";
 
 const folder = fileURLToPath(new URL("fixtures/sampler", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });

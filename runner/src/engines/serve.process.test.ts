@@ -8,6 +8,7 @@ import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
 import { deferred } from "../deferred.ts";
 import { Child } from "../launchers/child.ts";
+import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
 import type { GenerateResult } from "./types.ts";
@@ -165,7 +166,7 @@ function localRanks(): SyncRanks & { close(): void } {
     disconnectEngines: async () => group?.close(),
   };
   const all = async (method: keyof typeof methods, params: never) => [await methods[method](params)];
-  return { all: all as SyncRanks["all"], close: () => group?.close() };
+  return { node: localNode, all: all as SyncRanks["all"], close: () => group?.close() };
 }
 
 function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {

@@ -6,13 +6,15 @@ import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { Child, ChildDied } from "../launchers/child.ts";
+import { ChildDied } from "../launchers/child.ts";
+import { localNode, type Node, type NodeProcess, type Seat } from "../launchers/node.ts";
 import { sameSecret } from "../secret.ts";
-import { freePort } from "./free-port.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
 
 export interface RankGroupOptions {
   count: number;
+  /** By rank; this machine for all where not given. */
+  seats?: Seat[];
   init: Omit<InitParams, "worldSize" | "store">;
   /** Seconds: to every rank initialized; for one request. */
   deadlines: { start: number; request: number };
@@ -31,12 +33,12 @@ type Params<M extends RankMethod> = RankMethods[M][0];
 type Result<M extends RankMethod> = RankMethods[M][1];
 
 class Rank {
-  readonly child: Child;
+  readonly child: NodeProcess;
   socket: WebSocket | null = null;
   private readonly pending = new Map<number, Deferred<unknown>>();
   private lastId = 0;
 
-  constructor(child: Child) {
+  constructor(child: NodeProcess) {
     this.child = child;
   }
 
@@ -73,12 +75,15 @@ export class RankGroup {
   readonly died: Promise<never>;
   readonly hasReference: boolean;
   readonly url: string;
+  /** Of rank 0, which serves the stores that groups form by. */
+  readonly node: Node;
   private readonly ranks: Rank[];
   private readonly server: WebSocketServer;
   private readonly deadlines: RankGroupOptions["deadlines"];
 
-  private constructor(ranks: Rank[], server: WebSocketServer, { init, deadlines }: RankGroupOptions) {
+  private constructor(ranks: Rank[], server: WebSocketServer, node: Node, { init, deadlines }: RankGroupOptions) {
     this.ranks = ranks;
+    this.node = node;
     this.server = server;
     this.deadlines = deadlines;
     this.hasReference = init.ref !== null;
@@ -93,20 +98,23 @@ export class RankGroup {
   /** Initialized when this resolves; on failure none is left. */
   static async start(options: RankGroupOptions): Promise<RankGroup> {
     const { count, init, deadlines } = options;
+    const seats = options.seats ?? Array.from({ length: count }, (): Seat => ({ node: localNode }));
     const token = randomBytes(24).toString("base64url");
-    const place = { host: "127.0.0.1", port: 0 };
+    const isLocal = seats.every(({ node }) => node === localNode);
+    const place = { host: isLocal ? localNode.address : "0.0.0.0", port: 0 };
     const server = new WebSocketServer({ ...place, perMessageDeflate: false, maxPayload: 2 ** 31 - 1 });
     await once(server, "listening");
-    const ranks = Array.from({ length: count }, (_, rank) => {
-      const args = ["rank", "--controller", urlOf(server), "--rank", String(rank)];
-      return new Rank(new Child({ name: `rank ${rank}`, args, env: { MOLT_TOKEN: token } }));
+    const ranks = seats.map(({ node, env }, rank) => {
+      const args = ["rank", "--controller", urlOf(server, node.controller), "--rank", String(rank)];
+      return new Rank(node.start({ name: `rank ${rank}`, args, env: { ...env, MOLT_TOKEN: token } }));
     });
-    const group = new RankGroup(ranks, server, options);
+    const { node } = seats[0]!;
+    const group = new RankGroup(ranks, server, node, options);
     try {
       const connected = acceptRanks(server, ranks, token);
       await withDeadline(Promise.race([connected, group.died]), deadlines.start, `${count} rank processes to connect`);
       const timeoutMs = deadlineMs(deadlines.request);
-      const store = { host: "127.0.0.1", port: await freePort(), timeoutMs };
+      const store = { host: node.address, port: await node.freePort(), timeoutMs };
       await group.all("init", { ...init, worldSize: count, store }, deadlines.start);
       return group;
     } catch (error) {
@@ -119,7 +127,7 @@ export class RankGroup {
     return this.ranks.length;
   }
 
-  get children(): Child[] {
+  get children(): NodeProcess[] {
     return this.ranks.map((rank) => rank.child);
   }
 
@@ -183,6 +191,6 @@ function readHello(bytes: Buffer): Hello | null {
   }
 }
 
-function urlOf(server: WebSocketServer): string {
-  return `ws://127.0.0.1:${(server.address() as AddressInfo).port}`;
+function urlOf(server: WebSocketServer, host = localNode.controller): string {
+  return `ws://${host}:${(server.address() as AddressInfo).port}`;
 }
