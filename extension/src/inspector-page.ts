@@ -47,6 +47,19 @@ function show(view: HTMLElement, text: string, focus = ".link"): void {
   (same ?? view.querySelector<HTMLElement>(focus))?.focus();
 }
 
+/** All but the filters, in which somebody may be writing, and without taking the focus from elsewhere. */
+function renew(list: HTMLElement, text: string): void {
+  const focus = document.activeElement;
+  const name = focus?.closest("table, table + .bar") ? focus.textContent : null;
+  const parts = ["table", "table + .bar"].map(
+    (part) => [content.querySelector(part), list.querySelector(part)!] as const,
+  );
+  for (const [old, now] of parts) old?.replaceWith(now);
+  status.textContent = text;
+  const controls = [...content.querySelectorAll<HTMLElement>("table button, table + .bar vscode-button")];
+  if (name) controls.find(({ textContent }) => textContent === name)?.focus();
+}
+
 function receive(message: ToInspector): void {
   if (message.type === "go") {
     const { directory, id, query } = message;
@@ -58,7 +71,9 @@ function receive(message: ToInspector): void {
     const { matching, stored } = message;
     const change = (query: Partial<RolloutQuery>) => go({ query: { ...state.query, page: 0, ...query } });
     const refresh = () => go({}, true);
-    show(renderList(message, state.query, { change, refresh, open: (id) => go({ id }) }), `${matching} of ${stored}`);
+    const list = renderList(message, state.query, { change, refresh, open: (id) => go({ id }) });
+    if (message.isNews) renew(list, `${matching} of ${stored}`);
+    else show(list, `${matching} of ${stored}`);
   } else if (message.type === "shown" && message.shown.id === state.id) {
     known = message.shown;
     go();

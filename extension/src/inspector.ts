@@ -1,5 +1,5 @@
 import { basename } from "node:path";
-import { commands, Uri } from "vscode";
+import { commands, RelativePattern, Uri, workspace } from "vscode";
 import { messageOf } from "../../runner/src/errors.ts";
 import { findRollouts } from "../../runner/src/telemetry/shards.ts";
 import { RolloutIndex, type RolloutQuery } from "./rollout-index.ts";
@@ -16,6 +16,10 @@ interface InspectTarget {
   step?: number;
   filter?: Partial<RolloutQuery>;
 }
+
+/** From one look at what a live run has stored to the next, at least; where looks take long, so many times as long. */
+const newsMs = 1000;
+const newsShare = 10;
 
 const inspectors = new Map<string, Inspector>();
 
@@ -36,6 +40,10 @@ class Inspector {
   private readonly index: RolloutIndex;
   private isReady = false;
   private wanted: ToInspector | null = null;
+  /** What the page lists; null while it shows something else. */
+  private listed: RolloutQuery | null = null;
+  private timer: NodeJS.Timeout | undefined;
+  private waitMs = newsMs;
 
   constructor(services: Services, directory: string) {
     this.directory = directory;
@@ -49,7 +57,16 @@ class Inspector {
     this.page.panel.onDidChangeViewState(({ webviewPanel }) => {
       this.isReady &&= webviewPanel.visible;
     });
-    this.page.panel.onDidDispose(() => inspectors.delete(directory));
+    const watcher = workspace.createFileSystemWatcher(new RelativePattern(Uri.file(directory), "rollouts/*"));
+    const soon = () => {
+      this.timer ??= setTimeout(() => this.tellNews().catch((error) => services.log.error(error)), this.waitMs);
+    };
+    for (const event of [watcher.onDidCreate, watcher.onDidChange]) event(soon);
+    this.page.panel.onDidDispose(() => {
+      clearTimeout(this.timer);
+      watcher.dispose();
+      inspectors.delete(directory);
+    });
     inspectors.set(directory, this);
   }
 
@@ -71,10 +88,24 @@ class Inspector {
       if (this.wanted) this.post(this.wanted);
       this.wanted = null;
     } else if (message.type === "list") {
+      this.listed = message.query;
       await this.index.refresh(message.anew);
-      this.post({ type: "list", ...this.index.query(message.query) });
-    } else if (message.type === "open") await this.open(message.id);
-    else await commands.executeCommand("molt.openSource", message.place, this.directory);
+      this.post({ type: "list", isNews: false, ...this.index.query(message.query) });
+    } else if (message.type === "open") {
+      this.listed = null;
+      await this.open(message.id);
+    } else await commands.executeCommand("molt.openSource", message.place, this.directory);
+  }
+
+  /** A page that is hidden asks anew when it is back. */
+  private async tellNews(): Promise<void> {
+    this.timer = undefined;
+    const { listed } = this;
+    if (!listed || !this.isReady) return;
+    const begun = performance.now();
+    await this.index.refresh(true);
+    this.waitMs = Math.max(newsMs, newsShare * (performance.now() - begun));
+    if (listed === this.listed) this.post({ type: "list", isNews: true, ...this.index.query(listed) });
   }
 
   private async open(id: string): Promise<void> {

@@ -188,7 +188,8 @@ export function rangeText(range: [number, number] | undefined): string {
 }
 
 export type ToInspector =
-  | ({ type: "list" } & RolloutPage)
+  /** `isNews`: the same list, of which a run at work has stored more. */
+  | ({ type: "list"; isNews: boolean } & RolloutPage)
   | { type: "shown"; shown: Shown }
   | { type: "problem"; message: string }
   /** What a command asks for: a rollout, a group, or the list of those that fit. */
