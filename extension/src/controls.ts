@@ -1,16 +1,40 @@
 /// <reference lib="dom" />
 // Every control of our pages: the one file to change for another library. Text is text, never markup.
 import * as toolkit from "@vscode/webview-ui-toolkit";
+import { visible } from "../../runner/src/telemetry/views/lines.ts";
 
 const used = [toolkit.vsCodeButton(), toolkit.vsCodeCheckbox(), toolkit.vsCodeDropdown(), toolkit.vsCodeOption()];
 toolkit.provideVSCodeDesignSystem().register(...used, toolkit.vsCodeTextField());
 
-/** An element with its attributes, `class` too, and children; strings become text. */
+/** An element with its attributes, `class` too, and children; strings become text, in which nothing is unseen. */
 export function element(name: string, attributes: Record<string, string> = {}, ...children: (Node | string)[]) {
   const made = document.createElement(name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
-  made.append(...children);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, visible(value));
+  made.append(...children.map((child) => (typeof child === "string" ? visible(child) : child)));
   return made;
+}
+
+/** Gives `parent` these children. Those that are there already stay as they are, and with them the keyboard. */
+export function place(parent: Element, children: Element[]): void {
+  for (const child of [...parent.children]) if (!children.includes(child)) child.remove();
+  for (const [at, child] of children.entries()) {
+    if (parent.children[at] !== child) parent.insertBefore(child, parent.children[at] ?? null);
+  }
+}
+
+const nameOf = (node: Element | null) => node?.getAttribute("aria-label") ?? node?.textContent;
+
+/** Puts other children in. The keyboard stays on the control of the same name, with what was typed into it. */
+export function replace(parent: HTMLElement, ...children: Element[]): HTMLElement | undefined {
+  const before = parent.contains(document.activeElement) ? (document.activeElement as HTMLInputElement) : null;
+  const name = nameOf(before);
+  parent.replaceChildren(...children);
+  if (!before || !name) return undefined;
+  const controls = parent.querySelectorAll<HTMLInputElement>("[aria-label], button, vscode-checkbox");
+  const same = [...controls].find((control) => nameOf(control) === name);
+  if (same?.matches("vscode-text-field")) same.value = before.value;
+  same?.focus();
+  return same;
 }
 
 /** `label`: what a screen reader says instead of a text that is only a sign. */
@@ -20,7 +44,7 @@ export function button(text: string, onClick: () => void, label = text): HTMLEle
   return made;
 }
 
-export function checkbox(text: string, checked: boolean, onChange: (checked: boolean) => void): HTMLElement {
+export function checkbox(text: string, checked: boolean, onChange: (checked: boolean) => void): HTMLInputElement {
   const made = element("vscode-checkbox", {}, text) as HTMLInputElement;
   made.toggleAttribute("checked", checked);
   made.addEventListener("change", () => onChange(made.checked));
