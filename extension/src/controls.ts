@@ -24,12 +24,12 @@ export function place(parent: Element, children: Element[]): void {
 
 const nameOf = (node: Element | null) => node?.getAttribute("aria-label") ?? node?.textContent;
 
-/** Puts other children in. The keyboard stays on the control of the same name, with what was typed into it. */
-export function replace(parent: HTMLElement, ...children: Element[]): HTMLElement | undefined {
+/** The same, where others take their place: the keyboard goes to the one of its name, with what was being typed. */
+export function replace(parent: Element, ...children: Element[]): HTMLElement | undefined {
   const before = parent.contains(document.activeElement) ? (document.activeElement as HTMLInputElement) : null;
   const name = nameOf(before);
-  parent.replaceChildren(...children);
-  if (!before || !name) return undefined;
+  place(parent, children);
+  if (!before || !name || before.isConnected) return undefined;
   const controls = parent.querySelectorAll<HTMLInputElement>("[aria-label], button, vscode-checkbox");
   const same = [...controls].find((control) => nameOf(control) === name);
   if (same?.matches("vscode-text-field")) same.value = before.value;
@@ -42,6 +42,14 @@ export function button(text: string, onClick: () => void, label = text): HTMLEle
   const made = element("vscode-button", { appearance: "secondary", "aria-label": label, title: label }, text);
   made.addEventListener("click", onClick);
   return made;
+}
+
+/** What turns pages, which count from 0; `none`: what it says where there are none. */
+export function pager(page: number, pages: number, turn: (page: number) => void, none = ""): HTMLElement {
+  const to = (text: string, other: number) => button(text, () => turn(other));
+  const previous = page > 0 ? [to("Previous page", Math.min(page, pages) - 1)] : [];
+  const next = page + 1 < pages ? [to("Next page", page + 1)] : [];
+  return element("div", { class: "bar" }, ...previous, pages === 0 ? none : `Page ${page + 1} of ${pages}`, ...next);
 }
 
 export function checkbox(text: string, checked: boolean, onChange: (checked: boolean) => void): HTMLInputElement {
@@ -69,8 +77,8 @@ export function dropdown(
 
 /** `onChange` at each change that is finished: Enter, or leaving the field. */
 export function textField(label: string, value: string, onChange: (value: string) => void): HTMLElement {
-  const attributes = { "aria-label": label, title: label, placeholder: label, value };
-  const made = element("vscode-text-field", attributes) as HTMLInputElement;
+  // The toolkit takes its text for its name.
+  const made = element("vscode-text-field", { "aria-label": label, title: label, value }, label) as HTMLInputElement;
   made.addEventListener("change", () => onChange(made.value));
   return made;
 }

@@ -1,9 +1,10 @@
-import { basename } from "node:path";
-import { commands, RelativePattern, Uri, workspace } from "vscode";
+import { existsSync } from "node:fs";
+import { basename, join } from "node:path";
+import { commands, type Disposable, RelativePattern, Uri, type WebviewPanel, window, workspace } from "vscode";
 import { messageOf } from "../../runner/src/errors.ts";
 import { findRollouts } from "../../runner/src/telemetry/shards.ts";
 import { RolloutIndex, type RolloutQuery } from "./rollout-index.ts";
-import { type FromInspector, shownRollout, type ToInspector } from "./rollout-view.ts";
+import { type FromInspector, type InspectorState, shownRollout, type ToInspector } from "./rollout-view.ts";
 import { runnerFor, runVerb } from "./runner.ts";
 import type { Services } from "./services.ts";
 import { type RunTarget, runTarget } from "./targets.ts";
@@ -21,6 +22,7 @@ interface InspectTarget {
 const newsMs = 1000;
 const newsShare = 10;
 
+const view = "molt.inspector";
 const inspectors = new Map<string, Inspector>();
 
 /** `molt.inspectRollouts`. */
@@ -34,6 +36,18 @@ export function inspectRollouts(services: Services) {
   };
 }
 
+/** Brings back those that were open when the window was reloaded; of each run one, and none of a run that is gone. */
+export function restoreInspectors(services: Services): Disposable {
+  return window.registerWebviewPanelSerializer(view, {
+    async deserializeWebviewPanel(panel: WebviewPanel, state?: Partial<InspectorState>) {
+      const directory = String(state?.directory);
+      const isRun = existsSync(join(directory, "events.ndjson"));
+      if (isRun && !inspectors.has(directory)) new Inspector(services, directory, panel);
+      else panel.dispose();
+    },
+  });
+}
+
 class Inspector {
   private readonly directory: string;
   private readonly page: Page<FromInspector>;
@@ -45,14 +59,15 @@ class Inspector {
   private timer: NodeJS.Timeout | undefined;
   private waitMs = newsMs;
 
-  constructor(services: Services, directory: string) {
+  constructor(services: Services, directory: string, panel?: WebviewPanel) {
     this.directory = directory;
     this.index = new RolloutIndex(directory);
     const title = `Rollouts of ${basename(directory)}`;
-    this.page = openPage(services, { view: "molt.inspector", page: "inspector-page", title });
-    this.page.onMessage((message) =>
-      this.receive(message).catch((error) => this.post({ type: "problem", message: messageOf(error) })),
-    );
+    this.page = openPage(services, { view, page: "inspector-page", title, panel });
+    this.page.onMessage((message) => {
+      const id = message.type === "open" ? message.id : null;
+      this.receive(message).catch((error) => this.post({ type: "problem", id, message: messageOf(error) }));
+    });
     // A hidden page is gone; shown again, it loads anew from what it kept.
     this.page.panel.onDidChangeViewState(({ webviewPanel }) => {
       this.isReady &&= webviewPanel.visible;
@@ -90,22 +105,28 @@ class Inspector {
     } else if (message.type === "list") {
       this.listed = message.query;
       await this.index.refresh(message.anew);
-      this.post({ type: "list", isNews: false, ...this.index.query(message.query) });
+      this.postList(false);
     } else if (message.type === "open") {
       this.listed = null;
       await this.open(message.id);
-    } else await commands.executeCommand("molt.openSource", message.place, this.directory);
+    } else if (message.type === "source") {
+      await commands.executeCommand("molt.openSource", message.place, this.directory);
+    }
+  }
+
+  /** Of what was asked for last, whichever reading ends first. */
+  private postList(isNews: boolean): void {
+    if (this.listed) this.post({ type: "list", isNews, ...this.index.query(this.listed) });
   }
 
   /** A page that is hidden asks anew when it is back. */
   private async tellNews(): Promise<void> {
     this.timer = undefined;
-    const { listed } = this;
-    if (!listed || !this.isReady) return;
+    if (!this.listed || !this.isReady) return;
     const begun = performance.now();
     await this.index.refresh(true);
     this.waitMs = Math.max(newsMs, newsShare * (performance.now() - begun));
-    if (listed === this.listed) this.post({ type: "list", isNews: true, ...this.index.query(listed) });
+    this.postList(true);
   }
 
   private async open(id: string): Promise<void> {
