@@ -37,9 +37,9 @@ function shownOf(id: string, ...segments: ShownSegment[]): { type: "shown"; show
 
 const go = (id: string | null): ToInspector => ({ type: "go", directory: "/run", id, query: {} });
 const row = { step: 1, reward: 0, stop: "stop" as const, turns: 1, tokens: 1, trained: 0, dropped: null, group: "g" };
-const list = (...ids: string[]): ToInspector => {
+const list = (ids: string[], isNews = false): ToInspector => {
   const rows = ids.map((rollout) => ({ ...row, rollout }));
-  return { type: "list", rows, matching: rows.length, stored: rows.length, stops: ["stop"], drops: [] };
+  return { type: "list", isNews, rows, matching: rows.length, stored: rows.length, stops: ["stop"], drops: [] };
 };
 
 /** As after a reload, in which this was shown. */
@@ -100,7 +100,7 @@ it("a problem is that of what is shown, not of what was left", async () => {
   await open();
   await send(go("g/0"));
   await send(go(null));
-  await send(list("g/0"));
+  await send(list(["g/0"]));
   await send({ type: "problem", id: "g/0", message: "no such rollout" });
   expect(document.body.textContent).not.toContain("no such rollout");
   await send({ type: "problem", id: null, message: "a broken shard" });
@@ -110,14 +110,25 @@ it("a problem is that of what is shown, not of what was left", async () => {
 it("a list that arrives leaves the keyboard, and what is being typed, where they are", async () => {
   await open();
   await send(go(null));
-  await send(list("g/0"));
+  await send(list(["g/0"]));
   const field = one("vscode-text-field[aria-label='group']") as HTMLInputElement;
   field.focus();
   field.value = "half of a na";
-  await send(list("g/0", "g/1"));
+  await send(list(["g/0", "g/1"]));
   const now = document.activeElement as HTMLInputElement;
   expect([now.getAttribute("aria-label"), now.value]).toEqual(["group", "half of a na"]);
   expect(all("tbody tr")).toHaveLength(2);
+  // News leave the filters as they are, and the keyboard on what it was on.
+  const [filters, link] = [one('[aria-label="Filters"]'), () => one("tbody .link", "g/1")];
+  await send(list(["g/2", "g/1", "g/0"], true));
+  expect([document.activeElement, one('[aria-label="Filters"]')]).toEqual([now, filters]);
+  link().focus();
+  await send(list(["g/3", "g/2", "g/1", "g/0"], true));
+  expect([document.activeElement, all("tbody tr").length]).toEqual([link(), 4]);
+  // Behind a problem comes the whole list.
+  await send({ type: "problem", id: null, message: "a broken shard" });
+  await send(list(["g/0"], true));
+  expect([all('[aria-label="Filters"]').length, document.body.textContent.includes("broken")]).toEqual([1, false]);
 });
 
 it("comes back after a reload as it was, and asks for what it showed", async () => {

@@ -81,7 +81,7 @@ beforeEach(() => {
 });
 afterEach(() => {
   for (const panel of editor.panels) (panel as unknown as { dispose(): void }).dispose();
-  for (const list of [editor.panels, editor.executed, readings]) list.length = 0;
+  for (const list of [editor.panels, editor.executed, editor.stored, readings]) list.length = 0;
   rmSync(directory, { recursive: true });
 });
 
@@ -132,6 +132,26 @@ it("of two readings the one that was begun last has the last word", async () => 
   readings[2]!.end(groupOf("newest"));
   await vi.waitFor(() => expect(lists()).toHaveLength(3));
   expect(lists().at(-1)).toBe("newest");
+});
+
+it("news come by the newest filters, and not while a rollout is shown", async () => {
+  const panel = await openList();
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  const store = async (...ids: string[]) => {
+    editor.stored[0]!();
+    vi.advanceTimersByTime(1000);
+    await setImmediate();
+    readings.at(-1)!.end(groupOf(...ids));
+    await setImmediate();
+    await setImmediate();
+  };
+  panel.say({ type: "list", query: { ...query, stop: "a" }, anew: false });
+  await store("a1", "a2", "b2");
+  expect(lists().at(-1)).toBe("a2 a1");
+  panel.say({ type: "open", id: "none" });
+  await store("a1", "a2", "a3");
+  expect(lists().at(-1)).toBe("a2 a1");
+  vi.useRealTimers();
 });
 
 it("comes back after a reload, one for a run, and not of a run that is gone", async () => {
