@@ -24,6 +24,19 @@ export interface DecoderConfig {
   tieWordEmbeddings: boolean;
   /** RMS norms over each head of the queries and keys (Qwen3). */
   qkNorm: boolean;
+  /** Absent where every layer is dense. */
+  moe?: MoeConfig;
+}
+
+/** Layers that are mixtures of experts: a router's softmax over all, of which each token takes the likeliest. */
+export interface MoeConfig {
+  numExperts: number;
+  expertsPerToken: number;
+  expertIntermediateSize: number;
+  /** The chosen experts' weights sum to 1. */
+  normTopkProb: boolean;
+  /** `[numLayers]` 1 where the layer is a mixture. */
+  layers: number[];
 }
 
 /** Uniform: from -bound to bound. */
@@ -37,17 +50,21 @@ export interface ParameterDescription {
   init: ParameterInit;
   /** Weight decay applies (matrices, not norms). */
   decay: boolean;
+  /** Which one, of an expert's parameters. */
+  expert?: number;
 }
 
 /**
  * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
  * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`, and where the model has
- * it the bias of a projection: `q_bias`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
+ * it the bias of a projection: `q_bias`; of a mixture, `router` `[E, hidden]`, the last, for `gate up down`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
  * (`[1, hidden]`), in float32 whatever the model computes in.
  */
 export interface UnitDescription {
   kind: "embedding" | "layer" | "head";
   parameters: ParameterDescription[];
+  /** Of a mixture: `expert_gate`, `expert_up` of expert 0, of expert 1, ..., then `expert_down` of each. */
+  experts?: ParameterDescription[];
   /**
    * Where there are adapters, these parameters alone are trained: `q_lora_A` `[r, in]` and `q_lora_B` `[out, r]` make
    * the weight of role `q` into W + scale · B · A, in float32, wherever it is computed with, read, saved or sent.
