@@ -147,6 +147,10 @@ export interface PackedRows {
   targets: Int32Array;
   /** `[T]` temperature that divides the logits at t. */
   temperatures: Float32Array;
+  /** `[T, mixtures, K]` ids of experts that take the place of a token's own choices in all mixtures; -1 keeps these. */
+  routes?: Int16Array;
+  /** `[B]` weight of each row's balance loss, whose gradient `backward` then adds; none where absent. */
+  balance?: Float32Array;
 }
 
 export interface ModelOptions {
@@ -167,6 +171,20 @@ export interface ModelOptions {
   gradientCheckpoint?: "full" | "none";
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
+  /** Mixtures' routers are not trained. */
+  freezeRouter?: boolean;
+}
+
+export interface Scores {
+  logp: Tensor;
+  entropy: Tensor;
+  /**
+   * Sum over mixtures and rows of weight · E · Σ f · P: of the row's tokens, f is the share of choices that are an
+   * expert's, and P its mean probability (arXiv 2101.03961, a row at a time).
+   */
+  balance: number;
+  /** Of the choices that `routes` gave, in all mixtures, those that are not among the token's own. */
+  routeMismatch: { differing: number; compared: number };
 }
 
 /** A decoder whose units are flat float32 shards over `group`. */
@@ -182,7 +200,7 @@ export class Model {
    * Log-probabilities and entropies `[T]` at the positions where `targets >= 0`, zeros elsewhere; both differentiable
    * when `grad`. Nothing of shape `[T, vocabulary]` outlives a chunk.
    */
-  forward(rows: PackedRows, grad: boolean): Promise<{ logp: Tensor; entropy: Tensor }>;
+  forward(rows: PackedRows, grad: boolean): Promise<Scores>;
   /** Of a critic, `[T]`: a value at the positions where `targets >= 0`, zeros elsewhere; differentiable when `grad`. */
   values(rows: PackedRows, grad: boolean): Promise<Tensor>;
   /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */
