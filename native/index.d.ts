@@ -24,6 +24,19 @@ export interface DecoderConfig {
   tieWordEmbeddings: boolean;
   /** RMS norms over each head of the queries and keys (Qwen3). */
   qkNorm: boolean;
+  /** Absent where every layer is dense. */
+  moe?: MoeConfig;
+}
+
+/** Layers that are mixtures of experts: a router's softmax over all, of which each token takes the likeliest. */
+export interface MoeConfig {
+  numExperts: number;
+  expertsPerToken: number;
+  expertIntermediateSize: number;
+  /** The chosen experts' weights sum to 1. */
+  normTopkProb: boolean;
+  /** `[numLayers]` 1 where the layer is a mixture. */
+  layers: number[];
 }
 
 /** Uniform: from -bound to bound. */
@@ -37,17 +50,21 @@ export interface ParameterDescription {
   init: ParameterInit;
   /** Weight decay applies (matrices, not norms). */
   decay: boolean;
+  /** Which one, of an expert's parameters. */
+  expert?: number;
 }
 
 /**
  * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
  * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`, and where the model has
- * it the bias of a projection: `q_bias`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
+ * it the bias of a projection: `q_bias`; of a mixture, `router` `[E, hidden]`, the last, for `gate up down`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
  * (`[1, hidden]`), in float32 whatever the model computes in.
  */
 export interface UnitDescription {
   kind: "embedding" | "layer" | "head";
   parameters: ParameterDescription[];
+  /** Of a mixture: `expert_gate`, `expert_up` of expert 0, of expert 1, ..., then `expert_down` of each. */
+  experts?: ParameterDescription[];
   /**
    * Where there are adapters, these parameters alone are trained: `q_lora_A` `[r, in]` and `q_lora_B` `[out, r]` make
    * the weight of role `q` into W + scale · B · A, in float32, wherever it is computed with, read, saved or sent.
@@ -130,6 +147,10 @@ export interface PackedRows {
   targets: Int32Array;
   /** `[T]` temperature that divides the logits at t. */
   temperatures: Float32Array;
+  /** `[T, mixtures, K]` ids of experts that take the place of a token's own choices in all mixtures; -1 keeps these. */
+  routes?: Int16Array;
+  /** `[B]` weight of each row's balance loss, whose gradient `backward` then adds; none where absent. */
+  balance?: Float32Array;
 }
 
 export interface ModelOptions {
@@ -150,6 +171,20 @@ export interface ModelOptions {
   gradientCheckpoint?: "full" | "none";
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
+  /** Mixtures' routers are not trained. */
+  freezeRouter?: boolean;
+}
+
+export interface Scores {
+  logp: Tensor;
+  entropy: Tensor;
+  /**
+   * Sum over mixtures and rows of weight · E · Σ f · P: of the row's tokens, f is the share of choices that are an
+   * expert's, and P its mean probability (arXiv 2101.03961, a row at a time).
+   */
+  balance: number;
+  /** Of the choices that `routes` gave, in all mixtures, those that are not among the token's own. */
+  routeMismatch: { differing: number; compared: number };
 }
 
 /** A decoder whose units are flat float32 shards over `group`. */
@@ -165,7 +200,7 @@ export class Model {
    * Log-probabilities and entropies `[T]` at the positions where `targets >= 0`, zeros elsewhere; both differentiable
    * when `grad`. Nothing of shape `[T, vocabulary]` outlives a chunk.
    */
-  forward(rows: PackedRows, grad: boolean): Promise<{ logp: Tensor; entropy: Tensor }>;
+  forward(rows: PackedRows, grad: boolean): Promise<Scores>;
   /** Of a critic, `[T]`: a value at the positions where `targets >= 0`, zeros elsewhere; differentiable when `grad`. */
   values(rows: PackedRows, grad: boolean): Promise<Tensor>;
   /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */

@@ -46,17 +46,31 @@ ParameterDescription parameter(const Napi::Value& value) {
       .initStd = kind == "normal" ? number(init, "std") : 0,
       .initBound = kind == "uniform" ? number(init, "bound") : 0,
       .decay = flag(object, "decay"),
+      .expert = object.Get("expert").IsNumber() ? integer(object, "expert") : -1,
   };
 }
 
-std::vector<ParameterDescription> parameters(const Napi::Object& object) {
-  return list<ParameterDescription>(object.Get("parameters").As<Napi::Array>(), parameter);
+std::vector<ParameterDescription> parameters(const Napi::Object& object, const char* key = "parameters") {
+  if (object.Get(key).IsUndefined()) return {};
+  return list<ParameterDescription>(object.Get(key).As<Napi::Array>(), parameter);
 }
 
 std::optional<Adapters> adapters(const Napi::Value& value) {
   if (!value.IsObject()) return std::nullopt;
   const auto object = value.As<Napi::Object>();
   return Adapters{.scale = number(object, "scale"), .parameters = parameters(object)};
+}
+
+std::optional<MoeConfig> moe(const Napi::Value& value) {
+  if (!value.IsObject()) return std::nullopt;
+  const auto object = value.As<Napi::Object>();
+  return MoeConfig{
+      .numExperts = integer(object, "numExperts"),
+      .expertsPerToken = integer(object, "expertsPerToken"),
+      .expertIntermediateSize = integer(object, "expertIntermediateSize"),
+      .normTopkProb = flag(object, "normTopkProb"),
+      .layers = numbers<int64_t>(object, "layers"),
+  };
 }
 
 UnitKind unitKind(const Napi::Object& unit) {
@@ -93,6 +107,7 @@ DecoderConfig toConfig(const Napi::Object& value) {
       .rmsNormEps = number(value, "rmsNormEps"),
       .tieWordEmbeddings = flag(value, "tieWordEmbeddings"),
       .qkNorm = flag(value, "qkNorm"),
+      .moe = moe(value.Get("moe")),
   };
 }
 
@@ -102,6 +117,7 @@ std::vector<UnitDescription> toUnits(const Napi::Array& value) {
     return UnitDescription{
         .kind = unitKind(object),
         .parameters = parameters(object),
+        .experts = parameters(object, "experts"),
         .adapters = adapters(object.Get("adapters")),
     };
   });

@@ -28,4 +28,10 @@ std::vector<Value> arrayOf(const Napi::Object& object, const char* key) {
   return {array.Data(), array.Data() + array.ElementLength()};
 }
 
+/// Empty where there is nothing under `key`.
+template <typename Value>
+std::vector<Value> optionalArrayOf(const Napi::Object& object, const char* key) {
+  return object.Get(key).IsUndefined() ? std::vector<Value>() : arrayOf<Value>(object, key);
+}
+
 }  // namespace molt::binding

@@ -24,6 +24,8 @@ PackedRows readRows(Napi::Object object) {
       .cu = arrayOf<int32_t>(object, "cu"),
       .targets = arrayOf<int32_t>(object, "targets"),
       .temperatures = arrayOf<float>(object, "temperatures"),
+      .routes = optionalArrayOf<int16_t>(object, "routes"),
+      .balance = optionalArrayOf<float>(object, "balance"),
   };
 }
 
@@ -58,8 +60,9 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
                          trainable = options.Get("trainable").ToBoolean().Value(),
                          scalarType = toDtype(options.Get("dtype")),
                          headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024,
-                         keepGraphs = textOf(options.Get("gradientCheckpoint")) == "none"] {
-      return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk, keepGraphs);
+                         keepGraphs = textOf(options.Get("gradientCheckpoint")) == "none",
+                         freezeRouter = options.Get("freezeRouter").ToBoolean().Value()] {
+      return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk, keepGraphs, freezeRouter);
     };
     return queueObject(info.Env(), "Model", create);
   }
@@ -87,6 +90,12 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
       auto result = Napi::Object::New(env);
       result.Set("logp", TensorWrap::make(env, std::move(scores.logp)));
       result.Set("entropy", TensorWrap::make(env, std::move(scores.entropy)));
+      const auto& [balance, differing, compared] = scores.routes;
+      result.Set("balance", balance);
+      auto mismatch = Napi::Object::New(env);
+      mismatch.Set("differing", static_cast<double>(differing));
+      mismatch.Set("compared", static_cast<double>(compared));
+      result.Set("routeMismatch", mismatch);
       return result;
     });
   }

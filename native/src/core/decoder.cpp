@@ -14,6 +14,10 @@
 
 namespace molt {
 
+int64_t MoeConfig::mixtures() const {
+  return std::accumulate(layers.begin(), layers.end(), int64_t{0});
+}
+
 int64_t ParameterDescription::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
@@ -22,7 +26,8 @@ std::string fusedRole(const std::string& role) {
   const auto base = role.substr(0, role.find("_bias"));
   const bool attends = base == "q" || base == "k" || base == "v";
   const bool gates = base == "gate" || base == "up";
-  return (attends ? "qkv" : gates ? "gate_up" : base) + role.substr(base.size());
+  const bool expertGates = base == "expert_gate" || base == "expert_up";
+  return (attends ? "qkv" : gates ? "gate_up" : expertGates ? "expert_gate_up" : base) + role.substr(base.size());
 }
 
 void UnitWeights::set(std::string role, at::Tensor tensor) {
@@ -62,7 +67,7 @@ at::Tensor rmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return at::rms_norm(exact, {x.size(-1)}, weight.to(at::kFloat), eps).to(weight.scalar_type());
 }
 
-LayerTail layerForward(
+Attended attentionForward(
     const DecoderConfig& config,
     const UnitWeights& norms,
     const Product& product,
@@ -79,9 +84,12 @@ LayerTail layerForward(
   }
   const auto attended = attention({applyRotary(parts[0], rotary), applyRotary(parts[1], rotary), parts[2]});
   const auto residual = hidden + product("o", attended.flatten(1));
-  const auto x = rmsNorm(residual, norms["post_norm"], config.rmsNormEps);
-  const auto halves = product("gate_up", x).chunk(2, 1);
-  return {residual, at::silu(halves[0]) * halves[1]};
+  return {residual, rmsNorm(residual, norms["post_norm"], config.rmsNormEps)};
+}
+
+at::Tensor gated(const at::Tensor& gateUp) {
+  const auto halves = gateUp.chunk(2, 1);
+  return at::silu(halves[0]) * halves[1];
 }
 
 at::Tensor embedTokens(const at::Tensor& embed, const at::Tensor& tokens) {

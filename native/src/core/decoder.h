@@ -15,6 +15,16 @@
 // The residual stream and sums are float32; weights, what is multiplied and attention are of one compute dtype.
 namespace molt {
 
+struct MoeConfig {
+  int64_t numExperts = 0;
+  int64_t expertsPerToken = 0;
+  int64_t expertIntermediateSize = 0;
+  bool normTopkProb = false;     // the chosen experts' weights sum to 1
+  std::vector<int64_t> layers;   // [numLayers], 1: a mixture
+
+  int64_t mixtures() const;
+};
+
 struct DecoderConfig {
   int64_t vocabSize = 0;
   int64_t hiddenSize = 0;
@@ -29,6 +39,9 @@ struct DecoderConfig {
   double rmsNormEps = 1e-6;
   bool tieWordEmbeddings = false;
   bool qkNorm = false;
+  std::optional<MoeConfig> moe;
+
+  bool isMixture(int64_t layer) const { return moe && moe->layers[layer] != 0; }
 };
 
 struct ParameterDescription {
@@ -39,6 +52,7 @@ struct ParameterDescription {
   double initStd = 0;
   double initBound = 0;
   bool decay = false;
+  int64_t expert = -1;  // whose it is
 
   int64_t numel() const;
 };
@@ -55,11 +69,12 @@ struct Adapters {
 struct UnitDescription {
   UnitKind kind = UnitKind::layer;
   std::vector<ParameterDescription> parameters;
+  std::vector<ParameterDescription> experts;  // of a mixture: gate and up of each, then down of each
   std::optional<Adapters> adapters;
 };
 
 // The role under which a parameter is multiplied: the projections of one input are one matrix, row after row, and so
-// are their biases: `qkv` (of `q`, `k`, `v`), `gate_up`; the others keep theirs.
+// are their biases: `qkv` (of `q`, `k`, `v`), `gate_up`, `expert_gate_up`; the others keep theirs.
 std::string fusedRole(const std::string& role);
 
 // The weights of one unit by fused role. A unit has a dozen at most, so a list is the fastest map.
@@ -103,20 +118,23 @@ struct Qkv {
 // Causal attention within the layer's window, scaled by 1 / sqrt(D), [T, numHeads, D].
 using Attention = std::function<at::Tensor(const Qkv&)>;
 
-// One layer up to the input of its last product, which is added to `residual`.
-struct LayerTail {
+// One layer up to what its MLP or mixture takes, whose result is added to `residual`.
+struct Attended {
   at::Tensor residual;  // float32 [T, H]
-  at::Tensor gated;     // [T, I], to be multiplied by `down`
+  at::Tensor normed;    // [T, H]
 };
 
 // norms: those of the unit. hidden: [T, H].
-LayerTail layerForward(
+Attended attentionForward(
     const DecoderConfig& config,
     const UnitWeights& norms,
     const Product& product,
     const at::Tensor& hidden,
     const Rotary& rotary,
     const Attention& attention);
+
+// gateUp: [T, 2 * I]. Gives [T, I], to be multiplied by `down`.
+at::Tensor gated(const at::Tensor& gateUp);
 
 // tokens: int64 [T]; embed: [V, H]. Gives float32 [T, H].
 at::Tensor embedTokens(const at::Tensor& embed, const at::Tensor& tokens);

@@ -60,6 +60,13 @@ void checkUnits(const DecoderConfig& config, const std::vector<UnitDescription>&
       config.inverseFrequencies.size() == static_cast<size_t>(pairs) && config.windows.size() == layers,
       "a model of ", layers, " layers and ", pairs, " pairs of dimensions a head needs as many windows and inverse "
       "frequencies, not ", config.windows.size(), " and ", config.inverseFrequencies.size());
+  for (size_t i = 0; i < layers; ++i) {
+    const bool isMixture = config.isMixture(static_cast<int64_t>(i));
+    const size_t experts = isMixture ? 3 * static_cast<size_t>(config.moe->numExperts) : 0;
+    TORCH_CHECK(
+        units[i + 1].experts.size() == experts && hasRole(units[i + 1], "router") == isMixture, "layer ", i, " has ",
+        experts, " parameters of experts by the config, but ", units[i + 1].experts.size(), " were described");
+  }
 }
 
 /// Log-probability of each row's target and entropy of its distribution, float32 [N, 2], differentiable in `logits`.
@@ -103,7 +110,8 @@ Model::Model(
     bool trainable,
     at::ScalarType dtype,
     int64_t headChunk,
-    bool keepGraphs)
+    bool keepGraphs,
+    bool freezeRouter)
     : config_(config),
       units_(std::move(units)),
       group_(std::move(group)),
@@ -116,12 +124,24 @@ Model::Model(
   for (const auto& unit : units_) {
     // In bfloat16 a value would have three digits.
     const auto own = hasRole(unit, "value") ? at::kFloat : dtype;
+    auto& shards = unitShards_.emplace_back();
+    const auto add = [&](const std::vector<ParameterDescription>& parameters, bool trained) {
+      shards.push_back(std::make_shared<FlatShard>(parameters, group_, trained, own));
+      if (trained) trained_.push_back(shards.back());
+    };
     const bool whole = trainable_ && !unit.adapters;
-    shards_.push_back(std::make_shared<FlatShard>(unit.parameters, group_, whole, own));
-    if (whole) trained_.push_back(shards_.back());
+    if (freezeRouter && hasRole(unit, "router")) {
+      const auto router = unit.parameters.end() - 1;
+      add({unit.parameters.begin(), router}, whole);
+      add({*router}, false);
+    } else {
+      add(unit.parameters, whole);
+    }
+    if (!unit.experts.empty()) add(unit.experts, whole);
+    shards_.insert(shards_.end(), shards.begin(), shards.end());
     if (!unit.adapters) continue;
     trained_.push_back(std::make_shared<FlatShard>(unit.adapters->parameters, group_, trainable_, at::kFloat));
-    shards_.back()->adapt(trained_.back(), unit.adapters->scale);
+    shards.front()->adapt(trained_.back(), unit.adapters->scale);
   }
 }
 
@@ -150,48 +170,59 @@ std::shared_ptr<Model> Model::base() const {
   auto model = std::make_shared<Model>(*this);
   model->trainable_ = false;
   model->trained_.clear();
-  for (auto& shard : model->shards_) shard = shard->base();
+  model->shards_.clear();
+  for (auto& shards : model->unitShards_) {
+    for (auto& shard : shards) model->shards_.push_back(shard = shard->base());
+  }
   return model;
 }
 
 Model::Scores Model::forward(const PackedRows& packed, bool grad) {
   TORCH_CHECK(!hasValues_, "a model with a value head has no log-probabilities");
-  const auto scores = run(packed, grad);
-  return {scores.select(1, 0), scores.select(1, 1)};
+  RouteTotals routes;
+  const auto scores = run(packed, grad, routes);
+  return {scores.select(1, 0), scores.select(1, 1), routes};
 }
 
 at::Tensor Model::values(const PackedRows& packed, bool grad) {
   TORCH_CHECK(hasValues_, "the model has no value head");
-  return run(packed, grad).select(1, 0);
+  RouteTotals routes;
+  return run(packed, grad, routes).select(1, 0);
 }
 
-at::Tensor Model::run(const PackedRows& packed, bool grad) const {
+at::Tensor Model::run(const PackedRows& packed, bool grad, RouteTotals& routes) const {
   TORCH_CHECK(!grad || trainable_, "a model that is not trainable has no gradients");
   const at::AutoGradMode mode(grad);
-  const auto rows = sortRows(packed, config_.vocabSize);
-  const auto scores = runHead(rows, runLayers(rows, grad));
+  const auto rows = sortRows(packed, config_);
+  const auto scores = runHead(rows, runLayers(rows, grad, routes));
   const auto length = static_cast<int64_t>(packed.tokens.size());
   return at::zeros({length, scores.size(1)}, at::kFloat).index_copy(0, rows.origins, scores);
 }
 
-at::Tensor Model::runLayers(const SortedRows& rows, bool grad) const {
+at::Tensor Model::runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const {
   // Token ids have no gradient; this stands for one, so that backward reaches the embedding.
   const auto anchor = at::zeros({1}, at::kFloat).set_requires_grad(grad);
   auto hidden = runEmbedding(shards_.front(), rows.tokens, anchor);
   const auto rotary = rotaryTables(config_, rows.positions);
-  for (size_t i = 1; i + 1 < shards_.size(); ++i) {
-    const auto layer = [config = config_, rotary, groups = rows.groups, window = config_.windows[i - 1]](
+  int64_t mixtures = 0;
+  for (int64_t i = 0; i < config_.numLayers; ++i) {
+    const auto mixture =
+        config_.isMixture(i) ? std::make_shared<MixturePass>(*config_.moe, rows, mixtures++) : nullptr;
+    const auto layer = [config = config_, rotary, groups = rows.groups, window = config_.windows[i], mixture](
                            const UnitWeights& weights, const at::Tensor& input, int64_t, bool gradientsOnly) {
       const Product product = [&](const char* role, const at::Tensor& x) {
         const auto* bias = weights.find(std::string(role) + "_bias");
         return at::linear(x, weights[role], bias ? *bias : at::Tensor());
       };
       const auto attention = [&](const Qkv& qkv) { return attendRows(qkv, groups, window); };
-      const auto [residual, gated] = layerForward(config, weights, product, input, rotary, attention);
-      if (weights.find("down_bias")) return residual + product("down", gated);
-      return AddProduct::apply(residual, gated, weights["down"], gradientsOnly);
+      const auto [residual, x] = attentionForward(config, weights, product, input, rotary, attention);
+      if (mixture) return residual + mixture->run(weights, x);
+      const auto inner = gated(product("gate_up", x));
+      if (weights.find("down_bias")) return residual + product("down", inner);
+      return AddProduct::apply(residual, inner, weights["down"], gradientsOnly);
     };
-    hidden = runUnit({shards_[i]}, layer, hidden, {.keep = grad && keepGraphs_});
+    hidden = runUnit(unitShards_[i + 1], layer, hidden, {.keep = grad && keepGraphs_});
+    if (mixture) routes.add(mixture->totals());
   }
   return hidden;
 }

@@ -9,6 +9,7 @@
 
 #include "core/decoder.h"
 #include "core/flat.h"
+#include "core/mixture.h"
 #include "core/packed.h"
 #include "core/process_group.h"
 #include "core/tensor_io.h"
@@ -20,7 +21,7 @@ namespace molt {
 class Model {
  public:
   /// dtype: of matmuls and attention. headChunk: positions whose logits are held at once.
-  /// keepGraphs: layers keep what backward needs instead of recomputing it.
+  /// keepGraphs: layers keep what backward needs instead of recomputing it. freezeRouter: mixtures' are not trained.
   Model(
       DecoderConfig config,
       std::vector<UnitDescription> units,
@@ -28,7 +29,8 @@ class Model {
       bool trainable,
       at::ScalarType dtype,
       int64_t headChunk,
-      bool keepGraphs);
+      bool keepGraphs,
+      bool freezeRouter);
 
   /// Each parameter has its own generator, so weights depend on neither sharding nor order. The adapters are a call of
   /// their own.
@@ -41,6 +43,7 @@ class Model {
   struct Scores {
     at::Tensor logp;     // [T], zeros where no target was
     at::Tensor entropy;  // [T]
+    RouteTotals routes;
   };
   /// With `grad`, the graph reaches every unit even where no position has a target. Collective.
   Scores forward(const PackedRows& rows, bool grad);
@@ -80,8 +83,8 @@ class Model {
   Place find(const std::string& name, bool trained) const;
   int rank() const { return group_ ? group_->rank() : 0; }
   /// What the head gives, [T, columns].
-  at::Tensor run(const PackedRows& rows, bool grad) const;
-  at::Tensor runLayers(const SortedRows& rows, bool grad) const;
+  at::Tensor run(const PackedRows& rows, bool grad, RouteTotals& routes) const;
+  at::Tensor runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const;
   at::Tensor runHead(const SortedRows& rows, const at::Tensor& hidden) const;
   /// Calls visit(parameter, whole value) in the order of the units. Collective.
   template <typename Visit>
@@ -94,7 +97,8 @@ class Model {
   const bool hasValues_;  // the head gives one number a position
   const int64_t headChunk_;
   const bool keepGraphs_;
-  Shards shards_;  // one a unit
+  Shards shards_;                   // in the order of the descriptions
+  std::vector<Shards> unitShards_;  // the same by unit
   Shards trained_;
 };
 

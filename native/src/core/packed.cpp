@@ -38,16 +38,34 @@ void checkRows(const PackedRows& rows, int64_t vocabSize) {
   }
 }
 
+void checkMixture(const PackedRows& rows, const DecoderConfig& config) {
+  TORCH_CHECK(config.moe || rows.balance.empty(), "only a mixture of experts has a balance loss");
+  TORCH_CHECK(
+      rows.balance.empty() || rows.balance.size() + 1 == rows.cu.size(), "packed rows have ", rows.cu.size() - 1,
+      " rows, but ", rows.balance.size(), " weights of the balance loss");
+  if (rows.routes.empty()) return;
+  const auto choices = static_cast<size_t>(config.moe ? config.moe->mixtures() * config.moe->expertsPerToken : 0);
+  TORCH_CHECK(
+      rows.routes.size() == rows.tokens.size() * choices, "each of ", rows.tokens.size(), " tokens has ", choices,
+      " choices of experts in all layers together, not ", rows.routes.size(), " in all");
+  for (size_t i = 0; i < rows.routes.size(); ++i) {
+    TORCH_CHECK(
+        rows.routes[i] >= -1 && rows.routes[i] < config.moe->numExperts, "the route of position ", i / choices,
+        " leads to expert ", rows.routes[i], " of ", config.moe->numExperts);
+  }
+}
+
 }  // namespace
 
-SortedRows sortRows(const PackedRows& rows, int64_t vocabSize) {
-  checkRows(rows, vocabSize);
+SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config) {
+  checkRows(rows, config.vocabSize);
+  checkMixture(rows, config);
   const auto length = [&](size_t row) { return rows.cu[row + 1] - rows.cu[row]; };
   std::vector<size_t> order(rows.cu.size() - 1);
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return length(a) < length(b); });
-  std::vector<int64_t> tokens, positions, selected, origins, targets;
-  std::vector<float> temperatures;
+  std::vector<int64_t> tokens, positions, places, rowOf, selected, origins, targets;
+  std::vector<float> temperatures, balanceScale;
   SortedRows sorted;
   for (const size_t row : order) {
     if (length(row) == 0) continue;
@@ -55,6 +73,8 @@ SortedRows sortRows(const PackedRows& rows, int64_t vocabSize) {
       sorted.groups.push_back({static_cast<int64_t>(tokens.size()), 0, length(row)});
     }
     ++sorted.groups.back().rows;
+    const auto squared = static_cast<float>(length(row)) * static_cast<float>(length(row));
+    balanceScale.push_back(rows.balance.empty() ? 0 : rows.balance[row] / squared);
     for (int32_t t = rows.cu[row]; t < rows.cu[row + 1]; ++t) {
       if (rows.targets[t] >= 0) {
         selected.push_back(static_cast<int64_t>(tokens.size()));
@@ -63,6 +83,8 @@ SortedRows sortRows(const PackedRows& rows, int64_t vocabSize) {
         temperatures.push_back(rows.temperatures[t]);
       }
       tokens.push_back(rows.tokens[t]);
+      places.push_back(t);
+      rowOf.push_back(static_cast<int64_t>(balanceScale.size()) - 1);
       positions.push_back(t - rows.cu[row]);
     }
   }
@@ -72,6 +94,12 @@ SortedRows sortRows(const PackedRows& rows, int64_t vocabSize) {
   sorted.origins = at::tensor(origins, at::kLong);
   sorted.targets = at::tensor(targets, at::kLong);
   sorted.temperatures = at::tensor(temperatures, at::kFloat).unsqueeze(1);
+  sorted.rowOf = at::tensor(rowOf);
+  if (!rows.balance.empty()) sorted.balanceScale = at::tensor(balanceScale).unsqueeze(1);
+  if (!rows.routes.empty()) {
+    const auto routes = at::tensor(rows.routes, at::kLong).view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
+    sorted.routes = routes.index_select(0, at::tensor(places));
+  }
   return sorted;
 }
 

@@ -15,6 +15,8 @@ struct PackedRows {
   std::vector<int32_t> cu;            // [B+1]
   std::vector<int32_t> targets;       // [T]
   std::vector<float> temperatures;    // [T]
+  std::vector<int16_t> routes;        // [T, mixtures, K] or empty
+  std::vector<float> balance;         // [B] or empty
 };
 
 /// Neighbouring rows of one length.
@@ -33,10 +35,14 @@ struct SortedRows {
   at::Tensor origins;       // int64 [N] where each of them was in the given order
   at::Tensor targets;       // int64 [N]
   at::Tensor temperatures;  // float32 [N, 1]
+  // For mixtures of experts.
+  at::Tensor routes;        // int64 [T, mixtures, K]; undefined where none are given
+  at::Tensor rowOf;         // int64 [T]
+  at::Tensor balanceScale;  // float32 [B, 1], the balance loss's weight over the row's squared length; or undefined
 };
 
-/// Throws on ids outside the vocabulary, broken boundaries and temperatures that are not positive.
-SortedRows sortRows(const PackedRows& rows, int64_t vocabSize);
+/// Throws on ids outside the vocabulary, broken boundaries, temperatures that are not positive and routes to no expert.
+SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config);
 
 /// Causal attention within each row over the last `window` keys (0: all), [T, heads, D].
 at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window);

@@ -48,8 +48,8 @@ at::Tensor ServedWeights::layer(
     int64_t index, const at::Tensor& hidden, const Rotary& rotary, const Attention& attention) const {
   const auto& unit = units_[index + 1];
   const Product product = [&](const char* role, const at::Tensor& x) { return unit.product(role, x); };
-  const auto [residual, gated] = layerForward(config_, unit.weights, product, hidden, rotary, attention);
-  return residual + product("down", gated);
+  const auto [residual, x] = attentionForward(config_, unit.weights, product, hidden, rotary, attention);
+  return residual + product("down", gated(product("gate_up", x)));
 }
 
 at::Tensor ServedWeights::logits(const at::Tensor& hidden) const {

@@ -21,7 +21,9 @@ std::vector<TensorLocation> locateParameters(
   for (const auto& tensor : tensors) byName[tensor.name] = &tensor;
   std::vector<TensorLocation> located;
   for (const auto& unit : units) {
-    for (const auto& parameter : unit.parameters) {
+    auto parameters = unit.parameters;
+    parameters.insert(parameters.end(), unit.experts.begin(), unit.experts.end());
+    for (const auto& parameter : parameters) {
       if (parameter.role == "value") continue;
       const auto found = byName.find(parameter.name);
       TORCH_CHECK(

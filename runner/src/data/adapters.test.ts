@@ -41,3 +41,24 @@ test("the targeted projections have peft's factors, every unit is frozen beside 
 test("rank 0 leaves the units as they are", () => {
   expect(adaptUnits(units, recipe(0, "k_proj"))).toBe(units);
 });
+
+test("a mixture's attention has adapters, its experts are refused", () => {
+  const mixture = readDecoder(
+    {
+      model_type: "mixtral",
+      vocab_size: 10,
+      hidden_size: 8,
+      intermediate_size: 12,
+      num_hidden_layers: 1,
+      num_attention_heads: 2,
+      num_local_experts: 2,
+      num_experts_per_tok: 1,
+    },
+    "config.json",
+  ).units;
+  const roles = adaptUnits(mixture, recipe(2, "q_proj"))[1]!.adapters!.parameters.map(({ role }) => role);
+  expect(roles).toEqual(["q_lora_A", "q_lora_B"]);
+  expect(() => adaptUnits(mixture, recipe(2, "q_proj", "up_proj"))).toThrow(
+    "actor.lora.target_modules has up_proj: a mixture's experts get no adapters",
+  );
+});

@@ -1,11 +1,19 @@
 /** Low-rank adapters (LoRA, arXiv 2106.09685), named and laid out as peft's. */
 import type { ParameterDescription, ParameterInit, UnitDescription } from "molt-native";
+import { usageError } from "../errors.ts";
 import type { Recipe } from "../recipe/index.ts";
+
+const attention = ["q_proj", "k_proj", "v_proj", "o_proj"];
 
 /** The units with an adapter on each targeted projection and all else frozen; as they are where the rank is 0. */
 export function adaptUnits(units: UnitDescription[], { actor }: Recipe): UnitDescription[] {
   const { rank, alpha, target_modules: targets } = actor.lora;
   if (rank === 0) return units;
+  const other = targets.find((module) => !attention.includes(module));
+  if (other && units.some(({ experts }) => experts)) {
+    const fix = `set actor.lora.target_modules to [${attention.join(", ")}] or fewer of them`;
+    throw usageError(`actor.lora.target_modules has ${other}: a mixture's experts get no adapters`, { fix });
+  }
   const isTarget = ({ name }: ParameterDescription) => targets.some((module) => name.endsWith(`.${module}.weight`));
   return units.map((unit) => {
     const parameters = unit.parameters.filter(isTarget).flatMap((weight) => factorsOf(weight, rank));

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { RunnerError } from "../errors.ts";
-import { readDecoder } from "./decoder.ts";
+import { parametersOf, readDecoder } from "./decoder.ts";
 
 const qwen3 = JSON.parse(readFileSync(new URL("fixtures/qwen3-tied/config.json", import.meta.url), "utf8"));
 
@@ -25,6 +25,43 @@ const qwen3Published = {
   tie_word_embeddings: true,
   use_sliding_window: false,
   vocab_size: 151936,
+};
+
+/** What Qwen publishes for Qwen3-30B-A3B. */
+const qwen3MoePublished = {
+  ...qwen3Published,
+  decoder_sparse_step: 1,
+  hidden_size: 2048,
+  intermediate_size: 6144,
+  max_window_layers: 48,
+  mlp_only_layers: [],
+  model_type: "qwen3_moe",
+  moe_intermediate_size: 768,
+  norm_topk_prob: true,
+  num_attention_heads: 32,
+  num_experts: 128,
+  num_experts_per_tok: 8,
+  num_hidden_layers: 48,
+  num_key_value_heads: 4,
+  tie_word_embeddings: false,
+};
+
+/** What Mistral publishes for Mixtral-8x7B. */
+const mixtralPublished = {
+  hidden_act: "silu",
+  hidden_size: 4096,
+  intermediate_size: 14336,
+  model_type: "mixtral",
+  num_attention_heads: 32,
+  num_experts_per_tok: 2,
+  num_hidden_layers: 32,
+  num_key_value_heads: 8,
+  num_local_experts: 8,
+  rms_norm_eps: 1e-5,
+  rope_theta: 1e6,
+  sliding_window: null,
+  tie_word_embeddings: false,
+  vocab_size: 32000,
 };
 
 function messageFor(changes: Record<string, unknown>): string {
@@ -68,6 +105,83 @@ describe("readDecoder", () => {
     const sizes = units.flatMap(({ parameters }) => parameters.map(({ shape }) => shape.reduce((a, b) => a * b)));
     // 596,049,920: the total of the published checkpoint's safetensors without the tied head.
     expect(sizes.reduce((a, b) => a + b)).toBe(596_049_920);
+  });
+
+  it.each([
+    // The totals of the published checkpoints' safetensors.
+    ["qwen3_moe", qwen3MoePublished, 30_532_122_624],
+    ["mixtral", mixtralPublished, 46_702_792_704],
+  ])("counts the parameters that the authors of a %s state", (_, published, total) => {
+    const sizes = parametersOf(readDecoder(published, "config.json").units).map(({ shape }) => shape);
+    expect(sizes.map((shape) => shape.reduce((a, b) => a * b)).reduce((a, b) => a + b)).toBe(total);
+  });
+
+  it("describes a mixture's layers: the router last, then the experts in the order of their products", () => {
+    const few = { num_hidden_layers: 2, num_experts: 3, num_experts_per_tok: 2 };
+    const described = (published: Record<string, unknown>) => {
+      const { config, units } = readDecoder({ ...published, ...few }, "config.json");
+      const { name, role, shape } = units[2]!.parameters.at(-1)!;
+      return { moe: config.moe, router: [role, name, shape], experts: units[2]!.experts!.map(({ name }) => name) };
+    };
+    const names = (prefix: string, gate: string, up: string, down: string) =>
+      [
+        `0.${gate}`,
+        `0.${up}`,
+        `1.${gate}`,
+        `1.${up}`,
+        `2.${gate}`,
+        `2.${up}`,
+        `0.${down}`,
+        `1.${down}`,
+        `2.${down}`,
+      ].map((name) => `model.layers.1.${prefix}.experts.${name}.weight`);
+    expect(described(qwen3MoePublished)).toEqual({
+      moe: { numExperts: 3, expertsPerToken: 2, expertIntermediateSize: 768, normTopkProb: true, layers: [1, 1] },
+      router: ["router", "model.layers.1.mlp.gate.weight", [3, 2048]],
+      experts: names("mlp", "gate_proj", "up_proj", "down_proj"),
+    });
+    expect(described(mixtralPublished)).toEqual({
+      moe: { numExperts: 3, expertsPerToken: 2, expertIntermediateSize: 14336, normTopkProb: true, layers: [1, 1] },
+      router: ["router", "model.layers.1.block_sparse_moe.gate.weight", [3, 4096]],
+      experts: names("block_sparse_moe", "w1", "w3", "w2"),
+    });
+    const { experts } = readDecoder({ ...qwen3MoePublished, ...few }, "config.json").units[1]!;
+    expect(experts!.map(({ role, shape, expert }) => [role, shape, expert])).toEqual([
+      ...[0, 1, 2].flatMap((expert) => [
+        ["expert_gate", [768, 2048], expert],
+        ["expert_up", [768, 2048], expert],
+      ]),
+      ...[0, 1, 2].map((expert) => ["expert_down", [2048, 768], expert]),
+    ]);
+  });
+
+  it("has the mixtures and windows that transformers makes of a config", () => {
+    const read = (published: Record<string, unknown>, changes: Record<string, unknown>) =>
+      readDecoder({ ...published, num_hidden_layers: 4, ...changes }, "config.json").config;
+    const layers = (changes: Record<string, unknown>) => read(qwen3MoePublished, changes).moe!.layers;
+    expect(layers({ decoder_sparse_step: 2 })).toEqual([0, 1, 0, 1]);
+    expect(layers({ decoder_sparse_step: 2, mlp_only_layers: [0, 3] })).toEqual([0, 1, 0, 0]);
+    expect(layers({ mlp_only_layers: [1] })).toEqual([1, 0, 1, 1]);
+    // As transformers 5 writes it.
+    const renamed = { num_experts: undefined, num_local_experts: 16, norm_topk_prob: undefined };
+    expect(read(qwen3MoePublished, renamed).moe).toMatchObject({ numExperts: 16, normTopkProb: false });
+    expect(read(qwen3MoePublished, { sliding_window: 7 }).windows).toEqual([0, 0, 0, 0]);
+    const sliding = { use_sliding_window: true, sliding_window: 7 };
+    expect(read(qwen3MoePublished, sliding).windows).toEqual([7, 7, 7, 7]);
+    expect(read(mixtralPublished, { sliding_window: 7 }).windows).toEqual([7, 7, 7, 7]);
+    expect(read(mixtralPublished, {}).windows).toEqual([0, 0, 0, 0]);
+  });
+
+  it.each([
+    [{ num_experts: 0 }, "num_experts is 0; it must be a positive integer"],
+    [{ num_experts: undefined }, "num_local_experts is missing; it must be a positive integer"],
+    [{ num_experts_per_tok: 129 }, "num_experts_per_tok is 129, num_experts only 128"],
+    [{ mlp_only_layers: [48] }, "mlp_only_layers is [48]; the model has layers 0 to 47"],
+    [{ decoder_sparse_step: 0 }, "decoder_sparse_step is 0; it must be a positive integer"],
+    [{ norm_topk_prob: 1 }, "norm_topk_prob is 1"],
+    [{ moe_intermediate_size: undefined }, "moe_intermediate_size is missing; it must be a positive integer"],
+  ])("refuses a mixture with %o", (changes, message) => {
+    expect(messageFor({ ...qwen3MoePublished, ...changes })).toBe(message);
   });
 
   it("describes a layer by role, and the head only when untied", () => {
@@ -130,9 +244,9 @@ describe("readDecoder", () => {
   });
 
   it.each([
-    [{ model_type: "gemma" }, 'model_type is "gemma"; supported: llama, qwen2, qwen3'],
-    [{ model_type: undefined }, "model_type is undefined; supported: llama, qwen2, qwen3"],
-    [{ model_type: "toString" }, 'model_type is "toString"; supported: llama, qwen2, qwen3'],
+    [{ model_type: "gemma" }, 'model_type is "gemma"; supported: llama, mixtral, qwen2, qwen3, qwen3_moe'],
+    [{ model_type: undefined }, "model_type is undefined; supported: llama, mixtral, qwen2, qwen3, qwen3_moe"],
+    [{ model_type: "toString" }, 'model_type is "toString"; supported: llama, mixtral, qwen2, qwen3, qwen3_moe'],
     [{ hidden_act: "gelu" }, 'hidden_act is "gelu", which is not supported: only silu'],
     [
       { rope_parameters: { rope_type: "dynamic", factor: 2 } },

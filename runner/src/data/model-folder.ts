@@ -5,7 +5,7 @@ import type { TensorLocation, UnitDescription } from "molt-native";
 import { fileError } from "../errors.ts";
 import { indented, shorten } from "../lists.ts";
 import { type Config, isObject, readConfig } from "./config-json.ts";
-import { type Decoder, readDecoder } from "./decoder.ts";
+import { type Decoder, parametersOf, readDecoder } from "./decoder.ts";
 import { buildSafetensorsHeader, readSafetensorsHeader, type SafetensorsEntry } from "./safetensors.ts";
 
 export interface ModelFolder {
@@ -69,7 +69,7 @@ function locateTensors(path: string, { units, config }: Decoder): TensorLocation
   }
   const problems: string[] = [];
   const tensors: TensorLocation[] = [];
-  for (const { name, shape } of units.flatMap((unit) => unit.parameters)) {
+  for (const { name, shape } of parametersOf(units)) {
     const entry = found.get(name);
     found.delete(name);
     if (!entry) problems.push(`${name} ${shapeText(shape)} is missing`);
@@ -115,8 +115,7 @@ function weightFiles(path: string): string[] {
 
 /** `model.safetensors` as `Model.save` writes it: float32, in the units' order. */
 export function exportHeader(units: UnitDescription[]): Uint8Array {
-  const parameters = units.flatMap((unit) => unit.parameters);
-  return buildSafetensorsHeader(parameters, { format: "pt" });
+  return buildSafetensorsHeader(parametersOf(units), { format: "pt" });
 }
 
 /** All but the weights, for an export in float32. `target` exists. */

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { UnitDescription } from "molt-native";
+import { parametersOf } from "../data/decoder.ts";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { indented } from "../lists.ts";
@@ -206,7 +207,7 @@ async function disconnect({ fleet, ranks, deadlineSeconds }: SyncOptions): Promi
 }
 
 function describeUpdate(units: UnitDescription[]): UpdateInfo {
-  const parameters = units.flatMap((unit) => unit.parameters);
+  const parameters = parametersOf(units);
   return {
     names: parameters.map(({ name }) => name),
     dtype_names: parameters.map(() => "float32"),

@@ -1,4 +1,5 @@
 import type { ProcessGroup, ProcessGroupOptions, UnitDescription } from "molt-native";
+import { parametersOf } from "../../data/decoder.ts";
 import { deadlineMs, withDeadline } from "../../deadline.ts";
 import { shorten } from "../../lists.ts";
 import type { TransferInit, UpdateInfo } from "../client.ts";
@@ -28,7 +29,7 @@ export class WeightUpdates {
     this.sampler = sampler;
     this.scheduler = scheduler;
     this.connect = connect;
-    this.shapes = new Map(units.flatMap(({ parameters }) => parameters.map(({ name, shape }) => [name, shape])));
+    this.shapes = new Map(parametersOf(units).map(({ name, shape }) => [name, shape]));
   }
 
   async init(info: TransferInit): Promise<void> {
