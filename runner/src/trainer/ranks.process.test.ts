@@ -54,7 +54,7 @@ describe("case C4, invariant 3: ranks and microbatches", () => {
       [2, 20],
     ] as const) {
       const group = await start(count, { optimizer, ref: tinyModel("ref") });
-      const plans = [planUpdate(fixtureRows(), count, budget)];
+      const plans = [planUpdate(fixtureRows(), group, budget)];
       await putRows(group, plans);
       const microbatches = (rank: number) => idsOf(plans[0]!.microbatches[rank]!);
       await group.all("score", (rank) => ({ microbatches: microbatches(rank), as: "ref" as const }));
