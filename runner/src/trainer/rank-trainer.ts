@@ -11,7 +11,7 @@ import { loadAlgorithm } from "./load-algorithm.ts";
 import { replayed } from "./mixture.ts";
 import { dummyRow, isTrained, packRows, type StoredRow, unpackRows } from "./packing.ts";
 import type { InitParams, ModelSpec, OptimizerSpec, UpdateParams, UpdateResult } from "./protocol.ts";
-import { readShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
+import { openShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
 
 interface State {
   params: InitParams;
@@ -175,9 +175,8 @@ export class RankTrainer {
 
   async loadCheckpoint({ directory }: { directory: string }) {
     for (const { optimizer, ...identity } of this.trained()) {
-      const file = shardPath(directory, this.rank, identity.model);
-      const { offset, stepCount } = readShard(file, identity);
-      await optimizer.loadShard(file, offset);
+      const { path, offset, stepCount, close } = await openShard(directory, identity);
+      await optimizer.loadShard(path, offset).finally(close);
       optimizer.stepCount = stepCount;
     }
     return { stepCount: this.state.optimizer.stepCount };
@@ -245,9 +244,10 @@ export class RankTrainer {
   /** What a checkpoint has of each model. */
   private trained(): (ShardIdentity & { optimizer: AdamW })[] {
     const { policy, base, optimizer, critic, params } = this.state;
-    const [{ rank }, { worldSize }] = [this, params];
+    const { worldSize, mesh } = params;
+    const place = { rank: this.rank, worldSize, expertSize: mesh.expertSize };
     const { units } = params.policy;
-    const own = { model: "policy" as const, rank, worldSize, shardSize: policy.shardSize, units, base, optimizer };
+    const own = { model: "policy" as const, ...place, shardSize: policy.shardSize, units, base, optimizer };
     if (critic === null) return [own];
     const [{ shardSize }, others] = [critic.model, params.critic!.model.units];
     return [own, { ...own, model: "critic", shardSize, units: others, base: null, optimizer: critic.optimizer }];
