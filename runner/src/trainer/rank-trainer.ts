@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { AdamW, Model, ProcessGroup, type ProcessGroupOptions, setThreads, type Tensor } from "molt-native";
+import { AdamW, Model, memory, ProcessGroup, type ProcessGroupOptions, setThreads, type Tensor } from "molt-native";
 import { sum } from "../algorithms/advantages/estimator.ts";
 import { policyLosses } from "../algorithms/losses/registry.ts";
 import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
@@ -154,6 +154,11 @@ export class RankTrainer {
   /** Of the weights. Collective. */
   async checksum() {
     return { checksum: await this.state.policy.checksum() };
+  }
+
+  /** Bytes that tensors hold here, and at most held since the last time. */
+  async memory() {
+    return memory(true);
   }
 
   /** A file a model, in an existing directory: what the rank holds now, on the disk once it is written. */
