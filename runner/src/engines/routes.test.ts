@@ -3,9 +3,10 @@ import { checkRoutes, joinRoutes, parseRoutes, type Routes, routesFrom } from ".
 
 // By numpy 2: base64 of np.save of np.arange(12).reshape(3, 2, 2), as uint8, and times 100 as uint16.
 const header = "k05VTVBZAQB2AHsnZGVzY3InOiAn";
-const rest =
-  "JywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDMsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg" +
-  "ICAgICAgICAgICAgIA";
+const rest = [
+  "JywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDMsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAg",
+  "ICAgICAgICAgICAgICAgICAgICAgICAgICAgIA",
+].join("");
 const uint8 = `${header}fHUx${rest}oAAQIDBAUGBwgJCgs=`;
 const uint16 = `${header}PHUy${rest}oAAGQAyAAsAZAB9AFYArwCIAOEA+gDTAQ=`;
 const count = (length: number, times = 1) => Int16Array.from({ length }, (_, i) => i * times);

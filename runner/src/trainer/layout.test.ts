@@ -143,6 +143,10 @@ describe("balance", () => {
     const config = { hiddenSize: 4, headDim: 2, numHeads: 2, numKvHeads: 1, vocabSize: 10, intermediateSize: 8 };
     const cost = rowCost({ ...config, numLayers: 2, windows: [0, 2] } as DecoderConfig);
     expect(cost(3)).toBeCloseTo(3 + (8 * (6 + 5)) / (2 * (48 + 96) + 40), 12);
+    // The second layer's router has 4 x 5, two of its experts 3 x 4 x 3 each.
+    const moe = { numExperts: 5, expertsPerToken: 2, expertIntermediateSize: 3, normTopkProb: true, layers: [0, 1] };
+    const ofMixture = rowCost({ ...config, numLayers: 2, windows: [0, 0], moe } as DecoderConfig);
+    expect(ofMixture(3)).toBeCloseTo(3 + (8 * (6 + 6)) / (2 * 48 + 96 + 20 + 72 + 40), 12);
   });
 });
 

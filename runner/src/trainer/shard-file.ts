@@ -1,6 +1,6 @@
 /**
- * A rank's part of a checkpoint: safetensors of weights and both moments, each one array, with a table of the parameters'
- * pieces in it (`Piece`), so that any number of ranks, in any mesh, can load what any other wrote.
+ * A rank's part of a checkpoint: safetensors of weights and both moments, each one array, with a table of the pieces of
+ * parameters in it (`Piece`), so that any number of ranks, in any mesh, can load what any other wrote.
  */
 import { createHash } from "node:crypto";
 import { createWriteStream, existsSync } from "node:fs";
@@ -72,7 +72,7 @@ export interface OpenShard {
   close(): Promise<void>;
 }
 
-/** This rank's, or one made of all that other ranks, or other meshes of them, wrote; an error names what does not fit. */
+/** This rank's, or one made of all that other ranks, or other meshes, wrote; an error names what does not fit. */
 export async function openShard(directory: string, identity: ShardIdentity): Promise<OpenShard> {
   const { model, rank } = identity;
   const first = readShard(shardPath(directory, 0, model), identity);

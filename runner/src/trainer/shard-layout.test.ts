@@ -8,7 +8,7 @@ const parameter = (name: string, shape: number[], decay = true, expert?: number)
   return { role: name, name, shape, init, decay, ...(expert !== undefined && { expert }) };
 };
 
-test("as the native core lays it out, by hand: what decays first, slices of a rounded size, experts by their place", () => {
+test("as the native core lays it out, by hand: what decays first, rounded slices, experts by place", () => {
   const experts = ["up", "gate", "down"].flatMap((role) => [0, 1].map((e) => parameter(`${role}${e}`, [2], true, e)));
   const units: UnitDescription[] = [
     { kind: "layer", parameters: [parameter("norm", [3], false), parameter("q", [2, 2])], experts },

@@ -59,7 +59,7 @@ describe("a model's shape", () => {
   });
 
   it.each([
-    [{ model_type: "gpt2" }, /"gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, deepseek_v3/],
+    [{ model_type: "gpt2" }, /"gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, mixtral, deepseek_v3/],
     [{ model_type: "llama", num_hidden_layers: 2 }, /hidden_size is missing/],
     [null, /model_type is undefined/],
     [{ ...mixture, num_experts_per_tok: 9 }, /num_experts_per_tok is 9.*at most 8/],
