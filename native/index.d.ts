@@ -158,6 +158,10 @@ export interface ModelOptions {
   units: UnitDescription[];
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
+  /** Of those ranks: that each have a part of the experts; that have the same part; that share each row. */
+  expertGroup?: ProcessGroup | null;
+  expertDataGroup?: ProcessGroup | null;
+  contextGroup?: ProcessGroup | null;
   trainable: boolean;
   /**
    * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
@@ -168,7 +172,11 @@ export interface ModelOptions {
    * What backward has of the layers: `full` recomputes all but their inputs; `none` keeps activations and gathered
    * weights, which is faster and larger. Default full.
    */
-  gradientCheckpoint?: "full" | "none";
+  gradientCheckpoint?: "full" | "selective" | "none";
+  /** Gathers a layer's weights again for backward. Default true, but where `gradientCheckpoint` is none. */
+  reshardAfterForward?: boolean;
+  /** Keeps whole gradients until the norm is asked for, and reduces them once. Default false. */
+  deferReduce?: boolean;
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
   /** Mixtures' routers are not trained. */

@@ -7,7 +7,7 @@
 import { closeSync, existsSync, openSync, readdirSync, readFileSync, readSync } from "node:fs";
 import { mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Group } from "../agents/types.ts";
+import type { Group, Segment } from "../agents/types.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
@@ -158,10 +158,16 @@ export async function findRollouts(runDirectory: string, id: string, step?: numb
 
 function frameOf(step: number, { group, ...fate }: GroupRecord): Buffer[] {
   const failed = group.failed.map((one) => ({ ...one, message: withoutSecrets(one.message) }));
-  const frame = pack({ format, step, group: { ...group, failed }, ...fate });
+  const rollouts = group.rollouts.map((one) => ({ ...one, segments: one.segments.map(withoutRoutes) }));
+  const frame = pack({ format, step, group: { ...group, rollouts, failed }, ...fate });
   const length = Buffer.alloc(4);
   length.writeUInt32LE(frame.length);
   return [length, frame];
+}
+
+/** They are larger than all else, and for training alone. */
+function withoutRoutes({ routes, ...segment }: Segment): Segment {
+  return segment;
 }
 
 /** -1: not an eval's. */

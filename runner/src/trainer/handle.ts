@@ -10,6 +10,7 @@ import { ChildDied } from "../launchers/child.ts";
 import { localNode, type Node, type NodeProcess, type Seat } from "../launchers/node.ts";
 import { sameSecret } from "../secret.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
+import { rowCost } from "./row-cost.ts";
 
 export interface RankGroupOptions {
   count: number;
@@ -68,12 +69,16 @@ class Rank {
   }
 }
 
-export type Ranks = Pick<RankGroup, "count" | "hasReference" | "all">;
+export type Ranks = Pick<RankGroup, "dataCount" | "contextSize" | "rowCost" | "hasReference" | "all">;
 
 export class RankGroup {
   /** When a rank ends before `stop`, with its last lines; never resolves. */
   readonly died: Promise<never>;
   readonly hasReference: boolean;
+  /** Neighbours that share each row. */
+  readonly contextSize: number;
+  /** Of so many tokens. */
+  readonly rowCost: (tokens: number) => number;
   readonly url: string;
   /** Of rank 0, which serves the stores that groups form by. */
   readonly node: Node;
@@ -87,6 +92,8 @@ export class RankGroup {
     this.server = server;
     this.deadlines = deadlines;
     this.hasReference = init.ref !== null;
+    this.contextSize = init.mesh.contextSize;
+    this.rowCost = rowCost(init.policy.config);
     this.url = urlOf(server);
     const deaths = ranks.map(({ child }, rank) =>
       child.died.catch((error) => Promise.reject(new RankLost(rank, error))),
@@ -127,6 +134,11 @@ export class RankGroup {
     return this.ranks.length;
   }
 
+  /** Ranks, or groups of neighbours, that have rows of their own. */
+  get dataCount(): number {
+    return this.ranks.length / this.contextSize;
+  }
+
   get children(): NodeProcess[] {
     return this.ranks.map((rank) => rank.child);
   }
@@ -150,14 +162,17 @@ export class RankGroup {
     }
   }
 
-  /** One request to all, or each its own; results by rank. */
-  all<M extends RankMethod>(
+  /** One request to all, or each data rank its own; results by data rank: those who share its rows say the same. */
+  async all<M extends RankMethod>(
     method: M,
-    params: Params<M> | ((rank: number) => Params<M>),
+    params: Params<M> | ((dataRank: number) => Params<M>),
     seconds?: number,
   ): Promise<Result<M>[]> {
-    const paramsOf = (typeof params === "function" ? params : () => params) as (rank: number) => Params<M>;
-    return Promise.all(this.ranks.map((_, rank) => this.call(rank, method, paramsOf(rank), seconds)));
+    const paramsOf = (typeof params === "function" ? params : () => params) as (dataRank: number) => Params<M>;
+    const calls = this.ranks.map((_, rank) =>
+      this.call(rank, method, paramsOf(Math.floor(rank / this.contextSize)), seconds),
+    );
+    return (await Promise.all(calls)).filter((_, rank) => rank % this.contextSize === 0);
   }
 
   async stop(): Promise<void> {

@@ -59,7 +59,7 @@ describe("a model's shape", () => {
   });
 
   it.each([
-    [{ model_type: "gpt2" }, /model_type is "gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, deepseek_v3/],
+    [{ model_type: "gpt2" }, /"gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, mixtral, deepseek_v3/],
     [{ model_type: "llama", num_hidden_layers: 2 }, /hidden_size is missing/],
     [null, /model_type is undefined/],
     [{ ...mixture, num_experts_per_tok: 9 }, /num_experts_per_tok is 9.*at most 8/],
@@ -364,6 +364,31 @@ describe("findings", () => {
     ]);
     const [dense] = plan({ ...onGpus, "fsdp.ep_size": 8 }, known("Qwen3-4B")).findings;
     expect(dense!.message).toBe("fsdp.ep_size (8) must divide the model's 0 experts: try 1");
+  });
+
+  it("refuse what is of mixtures in a dense model, and adapters of experts in a mixture", () => {
+    const mixtures = {
+      "train.routing_replay": "true",
+      "actor.aux_loss_coef": 0.001,
+      "actor.freeze_moe_router": "true",
+    };
+    const dense = plan({ ...onGpus, ...mixtures }, known("Qwen3-4B")).findings;
+    expect(dense.map(({ severity, settings }) => [severity, settings])).toEqual([
+      ["error", [{ key: "train.routing_replay", value: false }]],
+      ["error", [{ key: "actor.aux_loss_coef", value: 0 }]],
+      ["error", [{ key: "actor.freeze_moe_router", value: false }]],
+    ]);
+    expect(dense[0]!.message).toBe("train.routing_replay is of mixtures of experts, and the model is dense: try false");
+    const onMixture = (flags: Flags) =>
+      plan({ ...onGpus, ...mixtures, "actor.num_nodes": 8, "fsdp.ep_size": 8, ...flags }, known("Qwen3-30B-A3B"))
+        .findings;
+    expect(onMixture({})).toEqual([]);
+    const adapted = { "actor.lora.rank": 8, "actor.lora.target_modules": "q_proj,up_proj" };
+    expect(onMixture(adapted)[0]).toMatchObject({
+      severity: "error",
+      settings: [{ key: "actor.lora.target_modules", value: ["q_proj"] }],
+    });
+    expect(onMixture({ ...adapted, "actor.lora.target_modules": "q_proj,v_proj" })).toEqual([]);
   });
 
   it("say by how much it is too much, and the smallest change", () => {
