@@ -14,7 +14,7 @@ import { readModelFolder } from "../src/data/model-folder.ts";
 import { EngineFleet } from "../src/engines/fleet.ts";
 import { syncWeights } from "../src/engines/weight-sync.ts";
 import { messageOf } from "../src/errors.ts";
-import { freePort } from "../src/trainer/free-port.ts";
+import { freePort } from "../src/launchers/free-port.ts";
 import { RankGroup } from "../src/trainer/handle.ts";
 import type { InitParams, LossSpec, OptimizerSpec } from "../src/trainer/protocol.ts";
 import { median } from "./compare.ts";

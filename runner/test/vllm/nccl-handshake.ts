@@ -5,7 +5,7 @@ import { randomBytes } from "node:crypto";
 import { promisify } from "node:util";
 import { serveUniqueId } from "molt-native";
 import { deadlineMs } from "../../src/deadline.ts";
-import { freePort } from "../../src/trainer/free-port.ts";
+import { freePort } from "../../src/launchers/free-port.ts";
 
 const seconds = 120;
 
