@@ -19,7 +19,9 @@
 #include <cmath>
 #include <optional>
 
+#include "core/device.h"
 #include "core/kernels.h"
+#include "core/transfer.h"
 #include "core/unit.h"
 
 namespace molt {
@@ -196,12 +198,12 @@ at::Tensor Model::run(const PackedRows& packed, bool grad, RouteTotals& routes) 
   const auto rows = sortRows(packed, config_);
   const auto scores = runHead(rows, runLayers(rows, grad, routes));
   const auto length = static_cast<int64_t>(packed.tokens.size());
-  return at::zeros({length, scores.size(1)}, at::kFloat).index_copy(0, rows.origins, scores);
+  return at::zeros({length, scores.size(1)}, scores.options()).index_copy(0, rows.origins, scores);
 }
 
 at::Tensor Model::runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const {
   // Token ids have no gradient; this stands for one, so that backward reaches the embedding.
-  const auto anchor = at::zeros({1}, at::kFloat).set_requires_grad(grad);
+  const auto anchor = at::zeros({1}, onDevice(at::kFloat)).set_requires_grad(grad);
   auto hidden = runEmbedding(shards_.front(), rows.tokens, anchor);
   const auto rotary = rotaryTables(config_, rows.positions);
   int64_t mixtures = 0;
@@ -337,11 +339,15 @@ void Model::save(const std::string& path, const std::vector<uint8_t>& header, bo
   if (file) file->close();
 }
 
-void Model::broadcast(const std::shared_ptr<ProcessGroup>& transfer) const {
+std::string Model::broadcast(
+    const std::shared_ptr<ProcessGroup>& transfer, at::ScalarType dtype, int64_t bucketBytes) const {
   TORCH_CHECK(rank() != 0 || transfer, "rank 0 of the model broadcasts its weights and needs the transfer's group");
+  std::optional<WeightSender> sender;
+  if (rank() == 0) sender.emplace(*transfer, dtype, bucketBytes);
   forEachParameter(shards_, [&](const at::Tensor& value) {
-    if (rank() == 0) transfer->broadcast(value, 0);
+    if (sender) sender->add(value);
   });
+  return sender ? sender->finish() : "";
 }
 
 std::string Model::checksum() const {

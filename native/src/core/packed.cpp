@@ -9,6 +9,9 @@
 #include <numeric>
 #include <optional>
 
+#include "core/device.h"
+#include "core/flash.h"
+
 namespace molt {
 namespace {
 
@@ -100,10 +103,15 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config) {
     const auto routes = at::tensor(rows.routes, at::kLong).view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
     sorted.routes = routes.index_select(0, at::tensor(places));
   }
+  for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
+                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes}) {
+    if (tensor->defined()) *tensor = tensor->to(computeDevice());
+  }
   return sorted;
 }
 
 at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window) {
+  if (qkv.q.is_cuda() && qkv.q.scalar_type() != at::kFloat) return flashAttendRows(qkv, groups, window);
   std::vector<at::Tensor> outputs;
   outputs.reserve(groups.size());
   for (const auto& group : groups) {
@@ -114,7 +122,7 @@ at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64
     };
     std::optional<at::Tensor> mask;
     if (window > 0 && window < group.length) {
-      mask = at::ones({group.length, group.length}, at::kBool).tril_().triu_(1 - window);
+      mask = at::ones({group.length, group.length}, qkv.q.options().dtype(at::kBool)).tril_().triu_(1 - window);
     }
     const auto attended = at::scaled_dot_product_attention(
         batch(qkv.q), batch(qkv.k), batch(qkv.v), mask, /*dropout_p=*/0.0, /*is_causal=*/!mask,

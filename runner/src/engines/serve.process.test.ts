@@ -159,10 +159,7 @@ function localRanks(): SyncRanks & { close(): void } {
     connectEngines: async (params: RankMethods["connectEngines"][0]) => {
       group = await ProcessGroup.create({ ...params, rank: 0, serveStore: true });
     },
-    broadcastWeights: async () => {
-      await model.broadcast(group);
-      return { checksum: await model.checksum() };
-    },
+    broadcastWeights: async () => ({ checksum: await model.broadcast(group) }),
     disconnectEngines: async () => group?.close(),
   };
   const all = async (method: keyof typeof methods, params: never) => [await methods[method](params)];

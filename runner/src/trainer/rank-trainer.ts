@@ -137,13 +137,14 @@ export class RankTrainer {
   /** Rank 0 joins as the group's rank 0 and serves its store; others do nothing. */
   async connectEngines(transfer: Omit<ProcessGroupOptions, "rank" | "serveStore">): Promise<undefined> {
     await this.disconnectEngines();
-    if (this.rank === 0) this.transfer = await ProcessGroup.create({ ...transfer, rank: 0, serveStore: true });
+    const joining = { backend: "gloo", ...transfer, rank: 0, serveStore: true } as const;
+    if (this.rank === 0) this.transfer = await ProcessGroup.create(joining);
   }
 
-  async broadcastWeights() {
+  /** Without a format, as embedded engines receive them. */
+  async broadcastWeights({ format }: { format?: Parameters<Model["broadcast"]>[1] }) {
     if (this.rank === 0 && this.transfer === null) throw new RunnerError("no engines are connected");
-    await this.state.policy.broadcast(this.transfer);
-    return this.checksum();
+    return { checksum: await this.state.policy.broadcast(this.transfer, format) };
   }
 
   async disconnectEngines(): Promise<undefined> {
