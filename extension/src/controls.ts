@@ -22,7 +22,9 @@ export function place(parent: Element, children: Element[]): void {
   }
 }
 
-const nameOf = (node: Element | null) => node?.getAttribute("aria-label") ?? node?.textContent;
+/** With all of its row: that tells equal links of a table apart. */
+const nameOf = (node: Element | null) =>
+  node && `${node.closest("tr")?.textContent ?? ""} ${node.getAttribute("aria-label") ?? node.textContent}`;
 
 /** The same, where others take their place: the keyboard goes to the one of its name, with what was being typed. */
 export function replace(parent: Element, ...children: Element[]): HTMLElement | undefined {

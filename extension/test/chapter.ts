@@ -34,6 +34,12 @@ export interface Chapter {
   steps: Record<string, (context: Context) => Promise<void>>;
 }
 
+/**
+ * What keeps a run at work for as long as anybody looks at it. Without it one ends on its own: it fails once it has
+ * learned all that there is, and the recipe's filter leaves ten batches in a row without a group.
+ */
+export const endless = { "run.steps": "100000", "algo.dynamic_filtering": "off" };
+
 export const dashboard = "Molt Runner: Dashboard";
 
 /** The newest run of a name. */
@@ -65,9 +71,10 @@ export class Terminal {
     await run(process.execPath, [this.cli, ...words], this.folder, this.env);
   }
 
-  /** Longer than any chapter, which ends it. Resolves with its directory once its server is there. */
+  /** Until the chapter's end ends it. Resolves with its directory once its server is there. */
   async start(name: string): Promise<string> {
-    const words = ["run", "recipe.yaml", "--run.name", name, "--run.steps", "2000"];
+    const flags = Object.entries({ "run.name": name, ...endless }).flatMap(([key, value]) => [`--${key}`, value]);
+    const words = ["run", "recipe.yaml", ...flags];
     const { folder: cwd, env } = this;
     spawn(process.execPath, [this.cli, ...words], { cwd, env, stdio: "ignore" });
     await eventually(() => existsSync(join(runOf(cwd, name), "server.json")), "the run's server", 60);

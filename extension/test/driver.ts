@@ -70,11 +70,15 @@ export class Workbench {
     await this.row(text).click();
   }
 
-  /** All that a quick pick of several lists, by keyboard. */
-  async pickAll(): Promise<void> {
-    await this.page.locator(".quick-input-widget:visible .monaco-list-row").nth(1).waitFor();
-    await this.page.keyboard.press("Shift+Tab"); // from the input to the box for all
-    await this.page.keyboard.press("Space");
+  async chooseTheme(name: string): Promise<void> {
+    await this.runCommand("Preferences: Color Theme");
+    await this.page.locator('.quick-input-widget:visible input[placeholder^="Select Color Theme"]').fill(name);
+    await this.choose(name);
+  }
+
+  /** Of a quick pick of several. */
+  async chooseAll(...texts: string[]): Promise<void> {
+    for (const text of texts) await this.choose(text);
     await this.input.press("Enter");
   }
 

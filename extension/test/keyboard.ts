@@ -26,27 +26,34 @@ function notReached(selector: string): string[] {
   return missed.map((node) => `<${node.localName}> ${node.getAttribute("aria-label") ?? node.textContent}`);
 }
 
+/** In the page. */
+function hasFocus([selector, text]: readonly [string, string]): boolean {
+  const focus = document.activeElement!;
+  return focus.matches(selector) && focus.textContent!.includes(text);
+}
+
 /** Tab comes to every control, and then leaves the view. */
 export async function reachesAll(window: Workbench, frame: Frame): Promise<void> {
   await enter(window, frame);
-  for (let pressed = 0; pressed < mostPresses && (await frame.evaluate("document.hasFocus()")); pressed++) {
+  const isWithin = () => frame.evaluate("document.hasFocus()");
+  for (let pressed = 0; await isWithin(); pressed++) {
+    if (pressed === mostPresses) throw new Error(`${mostPresses} times Tab do not leave the view`);
     await window.page.keyboard.press("Tab");
   }
-  if (await frame.evaluate("document.hasFocus()")) throw new Error(`${mostPresses} times Tab do not leave the view`);
   const missed = await frame.evaluate(notReached, controls);
   if (missed.length > 0)
     throw new Error(`Tab does not come to ${missed.length}:\n  ${missed.slice(0, 20).join("\n  ")}`);
 }
 
-/** Goes on by Tab from the view's start until a control of this selector has the focus. */
-export async function tabTo(window: Workbench, frame: Frame, selector: string): Promise<void> {
+/** Goes on by Tab from the view's start until a control of this selector, and with this text, has the focus. */
+export async function tabTo(window: Workbench, frame: Frame, selector: string, text = ""): Promise<void> {
   await enter(window, frame);
-  const isThere = () => frame.evaluate((wanted) => document.activeElement?.matches(wanted) ?? false, selector);
+  const isThere = () => frame.evaluate(hasFocus, [selector, text] as const);
   for (let pressed = 0; pressed < mostPresses; pressed++) {
     await window.page.keyboard.press("Tab");
     if (await isThere()) return;
   }
-  throw new Error(`Tab does not come to ${selector}`);
+  throw new Error(`Tab does not come to ${selector} ${text}`);
 }
 
 /** The view is in the first group of editors. */

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { basename, join, relative } from "node:path";
 import { checkAccessible } from "./accessibility.ts";
-import { type Chapter, dashboard, runOf, tableColumn, takePicture } from "./chapter.ts";
+import { type Chapter, dashboard, endless, runOf, tableColumn, takePicture } from "./chapter.ts";
 import { eventually, says, type Workbench } from "./driver.ts";
 import { inspectGroup, inspectRollout, testRewards } from "./inspector.ts";
 import { scale } from "./vscode-web/setup.ts";
@@ -14,8 +14,10 @@ export const training: Chapter = {
   steps: {
     "the quickstart recipe opens, and the fix of its wrong key is taken": async ({ window, folder }) => {
       const recipe = join(folder, "recipe.yaml");
-      // With more steps than it takes until it is stopped.
-      const text = (await readFile(recipe, "utf8")).replace("steps: 120", "steps: 500");
+      const steps = `steps: ${endless["run.steps"]}`;
+      const text = (await readFile(recipe, "utf8"))
+        .replace("steps: 120", steps)
+        .replace("dynamic_filtering: drop", `dynamic_filtering: ${endless["algo.dynamic_filtering"]}`);
       await writeFile(recipe, text.replace("n_samples_per_prompt", "n_sample_per_prompt"));
       await window.trust();
       await window.openFile("recipe.yaml");
@@ -37,7 +39,7 @@ export const training: Chapter = {
       const { window } = context;
       await window.openFile("recipe.yaml");
       await window.runCommand("Molt Runner: Run Recipe");
-      await window.page.locator('.statusbar-item:has-text("/500 reward")').waitFor({ timeout: 60_000 * scale });
+      await says(liveRun(window), `/${endless["run.steps"]} reward`, 60);
       await window.runCommand("Molt Runner: Open Dashboard");
       const frame = await window.view(dashboard);
       await says(frame.locator(".legend"), "; live");
@@ -93,7 +95,7 @@ export const training: Chapter = {
       await window.choose("agent-");
       await window.terminalShows(`resume ${relative(folder, run)}`);
       await says((await window.view(dashboard)).locator(".legend"), "; live", 60);
-      const reached = async () => Number(/(\d+)\/500/.exec(await liveRun(window))?.[1] ?? 0);
+      const reached = async () => Number(/(\d+)\//.exec((await liveRun(window).textContent()) ?? "")?.[1] ?? 0);
       await eventually(async () => (await reached()) > before, `a step behind ${before}`, 60);
       await window.runCommand("Molt Runner: Stop Run");
       await eventually(async () => (await stepOf()) > before, "the resumed run's summary", 60);
@@ -109,9 +111,9 @@ export const training: Chapter = {
       await window.runCommand("Molt Runner: Fork Run from Checkpoint");
       await window.choose("agent-");
       await window.choose("step ");
-      await window.enter("--run.steps 400 --run.name child --algo.advantage.estimator rloo");
+      await window.enter("--run.steps 90000 --run.name child --algo.advantage.estimator rloo");
       await eventually(() => existsSync(join(runOf(folder, "child"), "events.ndjson")), "the fork's log", 60);
-      await window.page.locator('.statusbar-item:has-text("/400 reward")').waitFor({ timeout: 60_000 * scale });
+      await says(liveRun(window), "/90000 reward", 60);
       await window.runCommand("Molt Runner: Stop Run");
       await eventually(() => existsSync(join(runOf(folder, "child"), "summary.json")), "the fork's summary", 60);
     },
@@ -148,8 +150,8 @@ function hasRisen(rewards: number[]): boolean {
   return rewards.length >= 20 && mean(rewards.slice(-5)) > mean(rewards.slice(0, 5)) + 0.1;
 }
 
-const liveRun = async (window: Workbench) =>
-  (await window.page.locator('.statusbar-item:has-text(" reward ")').first().textContent()) ?? "";
+/** The status bar's item of the live run. */
+const liveRun = ({ page }: Workbench) => page.locator('[id="molt-runner.molt-runner-vscode.run"]');
 
 async function stopsAt(window: Workbench, frame: string, place: string): Promise<void> {
   const row = `.debug-call-stack .monaco-list-row:has-text("${frame}"):has-text("${place}")`;

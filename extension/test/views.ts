@@ -22,8 +22,7 @@ export const views: Chapter = {
   steps: {
     "the theme becomes one of high contrast, in the views too": async ({ window }) => {
       await window.trust();
-      await window.runCommand("Preferences: Color Theme");
-      await window.choose(theme);
+      await window.chooseTheme(theme);
       await window.runCommand("Molt Runner: Open Dashboard");
       const frame = await window.view(dashboard);
       await eventually(() => frame.evaluate(isHighContrast), `${theme} in the dashboard`);
@@ -43,7 +42,7 @@ export const views: Chapter = {
       for (const key of ["End", "+"]) await window.page.keyboard.press(key);
       await eventually(async () => (await focused(frame, "aria-valuemin")) !== before, "a smaller range");
       await window.page.keyboard.press("0");
-      await tabTo(window, frame, "summary");
+      await tabTo(window, frame, "summary", "Runs");
       await window.page.keyboard.press("Enter");
       await tabTo(window, frame, `vscode-checkbox:not([aria-checked="true"])`);
       await window.page.keyboard.press("Space");
@@ -53,8 +52,10 @@ export const views: Chapter = {
     "compared runs: all is reached, and what their recipes differ in is told": async (context) => {
       const { window } = context;
       await window.runCommand("Molt Runner: Compare Runs");
-      await window.pickAll();
+      await window.chooseAll("watched-", "short-");
       const frame = await window.view(dashboard);
+      await tabTo(window, frame, "summary", "differ");
+      await window.page.keyboard.press("Enter");
       await frame.locator('[role="region"]:has-text("actor.adam.lr")').waitFor();
       await frame.locator("canvas").first().waitFor();
       await checkAccessible(frame);
