@@ -11,7 +11,8 @@ export async function checkFits(recipe: Recipe, { directory, state }: Checkpoint
   const { actor, data, run } = recipe;
   const { worldSize, prompts, datasetFingerprint, step } = state;
   const isOther = {
-    [`actor.devices_per_node: it holds the shards of ${worldSize} ranks`]: actor.devices_per_node !== worldSize,
+    [`actor.devices_per_node, actor.num_nodes: it holds the shards of ${worldSize} ranks`]:
+      actor.num_nodes * actor.devices_per_node !== worldSize,
     "actor.model_name_or_path, actor.lora: its weights are of a model with other parameters": !isOfModel(
       shardPath(directory, 0),
       adaptUnits(readPolicyFolder(recipe).decoder.units, recipe),

@@ -107,16 +107,17 @@ type ScoreParams = RankMethods["score"][0];
 
 /** The real loop and the real train step between scripted engines and ranks; what was lost on the way. */
 async function stubRun(recipe: Recipe, prompts: number, directory: string) {
-  const { rollout, train, run, data } = recipe;
+  const { rollout, train, run, data, actor } = recipe;
+  const worldSize = actor.num_nodes * actor.devices_per_node;
   const promptIds = Array.from({ length: prompts }, (_, index) => `p${index}`);
   const sampled = new Set<string>();
   const trained: string[] = [];
   let [engine, steps, widest] = [0, 0, 0];
   const ranks = {
-    count: recipe.actor.devices_per_node,
+    count: worldSize,
     hasReference: false,
     async all(method: string, paramsOf: (rank: number) => unknown) {
-      const params = Array.from({ length: recipe.actor.devices_per_node }, (_, rank) => paramsOf(rank));
+      const params = Array.from({ length: worldSize }, (_, rank) => paramsOf(rank));
       if (method === "score") {
         const zeros = ({ microbatches }: ScoreParams) => microbatches.flat().map(() => new Float32Array(data.max_len));
         return (params as ScoreParams[]).map((one) => ({ logprobs: zeros(one) }));
