@@ -63,9 +63,13 @@ export class Workbench {
   }
 
   async runCommand(title: string): Promise<void> {
-    await this.page.keyboard.press("F1");
-    await this.input.fill(`>${title}`);
-    await this.row(title).click();
+    // The palette lists what is enabled when it opens, which may be just before this one is.
+    await eventually(async () => {
+      await this.page.keyboard.press("F1");
+      await this.input.fill(`>${title}`);
+      if (await clicked(this.row(title))) return true;
+      await this.page.keyboard.press("Escape");
+    }, `the command "${title}"`);
   }
 
   /** Of the quick pick that a command opened. */
@@ -110,10 +114,7 @@ export class Workbench {
     await eventually(async () => {
       await this.page.keyboard.press("Escape");
       await this.page.keyboard.press("Control+.");
-      return await fix.click({ timeout: 3000 * scale }).then(
-        () => true,
-        () => false,
-      );
+      return await clicked(fix);
     }, `the fix "${text}"`);
   }
 
@@ -201,6 +202,14 @@ export class Workbench {
   private row(text: string): Locator {
     return this.page.locator(`.quick-input-widget:visible .monaco-list-row[aria-label*="${text}"]`).first();
   }
+}
+
+/** False where it does not come in a moment. */
+function clicked(what: Locator): Promise<boolean> {
+  return what.click({ timeout: 3000 * scale }).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** Waits until an element holds the text; else throws with what it held. */
