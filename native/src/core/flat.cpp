@@ -3,8 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+
+#include "core/device.h"
 
 namespace molt {
 
@@ -44,8 +47,8 @@ FlatShard::FlatShard(
     at::ScalarType dtype)
     : layout_(parameters), group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
   const int64_t size = (layout_.size + worldSize_ - 1) / worldSize_;
-  data_ = at::zeros({size}, at::kFloat);
-  if (trainable) gradient_ = at::zeros({size}, at::kFloat);
+  data_ = at::zeros({size}, onDevice(at::kFloat));
+  if (trainable) gradient_ = at::zeros_like(data_);
 }
 
 void FlatShard::adapt(std::shared_ptr<FlatShard> adapters, double scale) {
@@ -111,7 +114,7 @@ void FlatShard::scatter(const at::Tensor& slice, const Slot& slot, const at::Ten
 
 at::Tensor FlatShard::openGradient() const {
   if (worldSize_ == 1 && gradient_.defined()) return gradient_;
-  return at::zeros({worldSize_ * data_.numel()}, at::kFloat);
+  return at::zeros({worldSize_ * data_.numel()}, data_.options());
 }
 
 void FlatShard::reduceGradient(const at::Tensor& buffer) {
