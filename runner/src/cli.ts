@@ -171,6 +171,7 @@ function addProcessVerbs(program: Command): void {
     .option("--threads <number>", "threads of the native operators", integer)
     .option("--max-queue <number>", "sequences that run and wait at once, before 503 (16384)", integer)
     .option("--max-body <MiB>", "of a request (64)", integer)
+    .option("--enable-return-routed-experts", "answers tell the experts of each token (a mixture's)")
     .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
   plainVerb(
     program,
