@@ -123,9 +123,15 @@ export interface ProcessGroupOptions {
   /** Rank 0 normally serves the store. */
   serveStore: boolean;
   timeoutMs: number;
+  /**
+   * `nccl` joins GPUs, of builds that have it. `vllm` is rank 0 of the group that vLLM's engines form for weights, over
+   * NCCL, with the store that they are told of; `prefix` does not count. Default: nccl where models live on a GPU, else
+   * gloo.
+   */
+  backend?: "gloo" | "nccl" | "vllm";
 }
 
-/** c10d over Gloo. Operations are collective; each rejects when its deadline passes or a peer dies. */
+/** c10d over Gloo, or NCCL. Operations are collective; each rejects when its deadline passes or a peer dies. */
 export class ProcessGroup {
   static create(options: ProcessGroupOptions): Promise<ProcessGroup>;
   readonly rank: number;
@@ -136,6 +142,12 @@ export class ProcessGroup {
   /** Ends connections and the store; later calls reject. Safe to call twice. */
   close(): void;
 }
+
+/**
+ * What of `backend: "vllm"` needs no GPU: serves NCCL's unique id (128 bytes) on this port as vLLM's engines read it.
+ * Returns what ends the server.
+ */
+export function serveUniqueId(port: number, uniqueId: Uint8Array): () => void;
 
 /** Rows laid end to end. No padding. */
 export interface PackedRows {
@@ -158,6 +170,10 @@ export interface ModelOptions {
   units: UnitDescription[];
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
+  /** Of those ranks: that each have a part of the experts; that have the same part; that share each row. */
+  expertGroup?: ProcessGroup | null;
+  expertDataGroup?: ProcessGroup | null;
+  contextGroup?: ProcessGroup | null;
   trainable: boolean;
   /**
    * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
@@ -234,10 +250,14 @@ export class Model {
   /** Rank 0 writes `header` and then every parameter (or adapter) in `units` order, float32. Collective. */
   save(path: string, header: Uint8Array, only?: "adapters"): Promise<void>;
   /**
-   * Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`; others pass null.
-   * Collective.
+   * Rank 0 of the model's group broadcasts every parameter, in `units` order, as root of `transfer`, and resolves with
+   * the checksum of what it sent; others pass null, and resolve with "". Tensors lie end to end in buckets; one ends
+   * with the tensor that exceeds `bucketBytes`, as vLLM's `packed`. Samplers know the defaults alone. Collective.
    */
-  broadcast(transfer: ProcessGroup | null): Promise<void>;
+  broadcast(
+    transfer: ProcessGroup | null,
+    format?: { dtype: "float32" | "bfloat16"; bucketBytes: number },
+  ): Promise<string>;
   /** Hash of all parameters in `units` order, in hexadecimal: `Sampler.checksum` on equal weights. Collective. */
   checksum(): Promise<string>;
   /** Number of float32 values that this rank trains, all units. */
@@ -313,7 +333,7 @@ export interface SamplerResult {
 export class Sampler {
   static create(options: SamplerOptions): Promise<Sampler>;
   load(tensors: TensorLocation[]): Promise<void>;
-  /** Receives the named parameters, one broadcast each, in this order, root 0. */
+  /** Receives what a model broadcasts, in this order: every parameter's name, once. */
   receive(transfer: ProcessGroup, names: string[]): Promise<void>;
   /** Of the float32 values that came in, in `units` order, whatever dtype they are kept in. */
   checksum(): Promise<string>;

@@ -102,10 +102,7 @@ class Servers implements Disposable {
   }
 
   private async connect(key: string, { command: [program, ...words], cwd, version }: Runner): Promise<Client> {
-    const [{ Client }, { StdioClientTransport }] = await Promise.all([
-      import("@modelcontextprotocol/client"),
-      import("@modelcontextprotocol/client/stdio"),
-    ]);
+    const { Client, StdioClientTransport } = await import("./mcp-client.ts");
     const client = new Client({ name: "molt-runner-vscode", version: version ?? "unknown" });
     client.onclose = () => this.clients.delete(key);
     // A run that is started from here gets what one from a terminal gets.

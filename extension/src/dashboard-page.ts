@@ -1,7 +1,8 @@
 /// <reference lib="dom" />
 // The dashboard's page: runs laid over each other, a chart a metric, one range of steps and one cross-hair for all.
+import { visible } from "../../runner/src/telemetry/views/lines.ts";
 import { chartsOf, prefixes, timeParts } from "./charts.ts";
-import { button, checkbox, element } from "./controls.ts";
+import { button, checkbox, element, place, replace } from "./controls.ts";
 import type { FromPage, RunStatus, SavedState, ToPage } from "./messages.ts";
 import { onMessage, post, savedState, saveState } from "./page.ts";
 import { Chart, type Line, type Shared, swatch, tableOf } from "./plot.ts";
@@ -13,8 +14,8 @@ interface Run {
   status: RunStatus | null;
 }
 
-/** By directory: names of all that can be shown, and what is. */
-const names = new Map<string, string>();
+/** By directory: what chooses it, of all that can be shown, and what is. */
+const boxes = new Map<string, HTMLInputElement>();
 const runs = new Map<string, Run>();
 /** By metric, or by the stack's prefix and a run. */
 const charts = new Map<string, Chart>();
@@ -24,13 +25,18 @@ let step: number | null = null;
 let isPainting = false;
 
 const picker = element("div", { class: "bar" });
+const noRun = element("p", {}, "No run is in this workspace yet: start one with Run Recipe.");
 const legend = element("ul", { class: "legend", "aria-label": "Shown runs" });
 const news = element("p", { role: "status", class: "note" });
 const alarms = element("ul", { class: "alarms" });
-const alarmSection = element("details", { open: "", hidden: "" }, element("summary", {}, "Alarms"), alarms);
+const alarmTitle = element("summary");
+const alarmSection = element("details", { open: "", hidden: "" }, alarmTitle, alarms);
 const differing = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences" });
 const differences = element("details", { hidden: "" }, element("summary", {}, "What the recipes differ in"), differing);
 const grids = element("div");
+
+/** More of them would be slow, and nobody reads them. */
+const mostAlarms = 100;
 
 const tell = (message: FromPage) => post(message);
 const letterOf = (index: number) => String.fromCharCode(65 + (index % 26));
@@ -56,7 +62,7 @@ const shared: Shared = {
   },
   point(at) {
     step = at;
-    for (const chart of charts.values()) if (chart.isVisible) chart.point(at);
+    for (const chart of charts.values()) chart.point(at);
   },
 };
 
@@ -91,25 +97,27 @@ function receive(message: ToPage): void {
 function showRuns(known: { directory: string; name: string }[], shown: string[]): void {
   state.shown = shown;
   saveState(state);
-  const isNew = known.some(({ directory }) => !names.has(directory));
-  for (const { directory, name } of known) names.set(directory, name);
   for (const directory of runs.keys()) if (!shown.includes(directory)) runs.delete(directory);
-  for (const directory of shown) {
-    if (!runs.has(directory))
-      runs.set(directory, { name: names.get(directory)!, series: new RunSeries(), status: null });
+  for (const { directory, name } of known) {
+    const isShown = shown.includes(directory);
+    if (isShown && !runs.has(directory)) runs.set(directory, { name, series: new RunSeries(), status: null });
+    const box = boxes.get(directory) ?? boxOf(directory, name);
+    boxes.set(directory, box);
+    // It may have been chosen elsewhere.
+    box.checked = isShown;
   }
-  // What was chosen here comes back as it is: the box keeps the focus.
-  if (isNew) picker.replaceChildren(...known.map(({ directory, name }) => checkboxOf(directory, name)));
-  if (known.length === 0) picker.replaceChildren("No run is in this workspace yet: start one with Run Recipe.");
+  place(picker, known.length === 0 ? [noRun] : known.map(({ directory }) => boxes.get(directory)!));
   showLegend();
   showAlarms();
   arrange();
 }
 
-function checkboxOf(directory: string, name: string): HTMLElement {
+function boxOf(directory: string, name: string): HTMLInputElement {
   return checkbox(name, state.shown.includes(directory), (on) => {
+    if (on === state.shown.includes(directory)) return;
     const others = state.shown.filter((one) => one !== directory);
-    tell({ type: "show", directories: on ? [...others, directory] : others });
+    state.shown = on ? [...others, directory] : others;
+    tell({ type: "show", directories: state.shown });
   });
 }
 
@@ -124,7 +132,7 @@ function takeRows({ directory, from, tables }: Extract<ToPage, { type: "rows" }>
 function showStatus(status: RunStatus): void {
   const run = runs.get(status.directory);
   if (!run) return;
-  if (run.status?.standing !== status.standing) news.textContent = `${run.name}: ${status.standing}`;
+  if (run.status?.standing !== status.standing) news.textContent = visible(`${run.name}: ${status.standing}`);
   const hasAlarms = status.alarms.length !== (run.status?.alarms.length ?? 0);
   run.status = status;
   showLegend();
@@ -140,17 +148,28 @@ function showLegend(): void {
   legend.replaceChildren(...items);
 }
 
+function shownAlarms() {
+  const all = shownRuns().flatMap(({ name, status }) => {
+    return (status?.alarms ?? []).map((alarm) => ({ name, directory: status!.directory, ...alarm }));
+  });
+  return all.sort((one, other) => one.step - other.step);
+}
+
 function showAlarms(): void {
-  const items = shownRuns().flatMap(({ name, status }) =>
-    (status?.alarms ?? []).map(({ step: at, rule, severity, message, key, rolloutIds: [rolloutId] }) => {
+  const all = shownAlarms();
+  const newest = all
+    .slice(-mostAlarms)
+    .map(({ name, directory, step: at, rule, severity, message, key, rolloutIds }) => {
       const text = `${name}, step ${at}: ${severity} ${rule}: ${message}${key ? ` (${key})` : ""} `;
-      const look = () => tell({ type: "inspect", directory: status!.directory, step: at, rolloutId });
-      const label = `Rollouts of ${rule} at step ${at}`;
+      const [rolloutId] = rolloutIds;
+      const look = () => tell({ type: "inspect", directory, step: at, rolloutId });
+      const label = `Rollouts of ${name}: ${rule} at step ${at}`;
       return element("li", {}, text, ...(rolloutId === undefined ? [] : [button("Rollouts", look, label)]));
-    }),
-  );
-  alarms.replaceChildren(...items);
-  alarmSection.hidden = items.length === 0;
+    });
+  replace(alarms, ...newest);
+  const isCut = all.length > newest.length;
+  alarmTitle.textContent = isCut ? `Alarms: the newest ${newest.length} of ${all.length}` : "Alarms";
+  alarmSection.hidden = all.length === 0;
   redraw();
 }
 
@@ -178,8 +197,9 @@ function arrange(): void {
       });
     });
     const known = [...grids.children].find((child) => child.firstChild!.textContent === title);
-    const section = known ?? element("details", closed ? {} : { open: "" }, element("summary", {}, title), "");
-    section.lastChild!.replaceWith(element("div", { class: "grid" }, ...roots));
+    const heading = [element("summary", {}, title), element("div", { class: "grid" })];
+    const section = known ?? element("details", closed ? {} : { open: "" }, ...heading);
+    place(section.lastElementChild!, roots);
     return section;
   });
   for (const [key, chart] of charts) {
@@ -188,12 +208,15 @@ function arrange(): void {
     charts.delete(key);
     seen.unobserve(chart.root);
   }
-  grids.replaceChildren(...sections);
+  place(grids, sections);
   redraw();
 }
 
 function chartOf(key: string, title: string): Chart {
-  const chart = charts.get(key) ?? new Chart(title, key.startsWith(prefixes.time), shared);
+  const known = charts.get(key);
+  if (known) return known;
+  const chart = new Chart(title, key.startsWith(prefixes.time), shared);
+  chart.point(step);
   charts.set(key, chart);
   seen.observe(chart.root);
   return chart;
@@ -201,7 +224,7 @@ function chartOf(key: string, title: string): Chart {
 
 const seen = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    for (const chart of charts.values()) if (chart.root === target) chart.isVisible = isIntersecting;
+    for (const chart of charts.values()) if (chart.root === target) chart.see(isIntersecting);
   }
   schedule();
 });
@@ -218,8 +241,7 @@ function schedule(): void {
 
 function paint(): void {
   isPainting = false;
-  const all = shownRuns().flatMap(({ status }) => status?.alarms ?? []);
-  const marks = all.map(({ step: at, rule }) => ({ step: at, text: rule })).sort((one, other) => one.step - other.step);
+  const marks = shownAlarms().map(({ step: at, rule }) => ({ step: at, text: visible(rule) }));
   for (const [key, chart] of charts) {
     if (chart.isVisible && stale.delete(chart)) chart.draw(linesOf(key), marks, rangeOf());
   }

@@ -51,7 +51,9 @@ async function pickRuns({ runs }: Services, picked?: string): Promise<string[] |
 export function restoreDashboard(services: Services): Disposable {
   return window.registerWebviewPanelSerializer(view, {
     async deserializeWebviewPanel(panel: WebviewPanel, state?: SavedState) {
-      dashboard = new Dashboard(services, Array.isArray(state?.shown) ? state.shown.map(String) : [], panel);
+      const shown = Array.isArray(state?.shown) ? state.shown.map(String) : [];
+      if (dashboard) panel.dispose();
+      else dashboard = new Dashboard(services, shown, panel);
     },
   });
 }

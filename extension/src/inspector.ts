@@ -1,9 +1,10 @@
-import { basename } from "node:path";
-import { commands, Uri } from "vscode";
+import { existsSync } from "node:fs";
+import { basename, join } from "node:path";
+import { commands, type Disposable, RelativePattern, Uri, type WebviewPanel, window, workspace } from "vscode";
 import { messageOf } from "../../runner/src/errors.ts";
 import { findRollouts } from "../../runner/src/telemetry/shards.ts";
 import { RolloutIndex, type RolloutQuery } from "./rollout-index.ts";
-import { type FromInspector, shownRollout, type ToInspector } from "./rollout-view.ts";
+import { type FromInspector, type InspectorState, shownRollout, type ToInspector } from "./rollout-view.ts";
 import { runnerFor, runVerb } from "./runner.ts";
 import type { Services } from "./services.ts";
 import { type RunTarget, runTarget } from "./targets.ts";
@@ -17,6 +18,11 @@ interface InspectTarget {
   filter?: Partial<RolloutQuery>;
 }
 
+/** From one look at what a live run has stored to the next, at least; where looks take long, so many times as long. */
+const newsMs = 1000;
+const newsShare = 10;
+
+const view = "molt.inspector";
 const inspectors = new Map<string, Inspector>();
 
 /** `molt.inspectRollouts`. */
@@ -30,26 +36,52 @@ export function inspectRollouts(services: Services) {
   };
 }
 
+/** Brings back those that were open when the window was reloaded; of each run one, and none of a run that is gone. */
+export function restoreInspectors(services: Services): Disposable {
+  return window.registerWebviewPanelSerializer(view, {
+    async deserializeWebviewPanel(panel: WebviewPanel, state?: Partial<InspectorState>) {
+      const directory = String(state?.directory);
+      const isRun = existsSync(join(directory, "events.ndjson"));
+      if (isRun && !inspectors.has(directory)) new Inspector(services, directory, panel);
+      else panel.dispose();
+    },
+  });
+}
+
 class Inspector {
   private readonly directory: string;
   private readonly page: Page<FromInspector>;
   private readonly index: RolloutIndex;
   private isReady = false;
   private wanted: ToInspector | null = null;
+  /** What the page lists; null while it shows something else. */
+  private listed: RolloutQuery | null = null;
+  private timer: NodeJS.Timeout | undefined;
+  private waitMs = newsMs;
 
-  constructor(services: Services, directory: string) {
+  constructor(services: Services, directory: string, panel?: WebviewPanel) {
     this.directory = directory;
     this.index = new RolloutIndex(directory);
     const title = `Rollouts of ${basename(directory)}`;
-    this.page = openPage(services, { view: "molt.inspector", page: "inspector-page", title });
-    this.page.onMessage((message) =>
-      this.receive(message).catch((error) => this.post({ type: "problem", message: messageOf(error) })),
-    );
+    this.page = openPage(services, { view, page: "inspector-page", title, panel });
+    this.page.onMessage((message) => {
+      const id = message.type === "open" ? message.id : null;
+      this.receive(message).catch((error) => this.post({ type: "problem", id, message: messageOf(error) }));
+    });
     // A hidden page is gone; shown again, it loads anew from what it kept.
     this.page.panel.onDidChangeViewState(({ webviewPanel }) => {
       this.isReady &&= webviewPanel.visible;
     });
-    this.page.panel.onDidDispose(() => inspectors.delete(directory));
+    const watcher = workspace.createFileSystemWatcher(new RelativePattern(Uri.file(directory), "rollouts/*"));
+    const soon = () => {
+      this.timer ??= setTimeout(() => this.tellNews().catch((error) => services.log.error(error)), this.waitMs);
+    };
+    for (const event of [watcher.onDidCreate, watcher.onDidChange]) event(soon);
+    this.page.panel.onDidDispose(() => {
+      clearTimeout(this.timer);
+      watcher.dispose();
+      inspectors.delete(directory);
+    });
     inspectors.set(directory, this);
   }
 
@@ -71,10 +103,30 @@ class Inspector {
       if (this.wanted) this.post(this.wanted);
       this.wanted = null;
     } else if (message.type === "list") {
+      this.listed = message.query;
       await this.index.refresh(message.anew);
-      this.post({ type: "list", ...this.index.query(message.query) });
-    } else if (message.type === "open") await this.open(message.id);
-    else await commands.executeCommand("molt.openSource", message.place, this.directory);
+      this.postList(false);
+    } else if (message.type === "open") {
+      this.listed = null;
+      await this.open(message.id);
+    } else if (message.type === "source") {
+      await commands.executeCommand("molt.openSource", message.place, this.directory);
+    }
+  }
+
+  /** Of what was asked for last, whichever reading ends first. */
+  private postList(isNews: boolean): void {
+    if (this.listed) this.post({ type: "list", isNews, ...this.index.query(this.listed) });
+  }
+
+  /** A page that is hidden asks anew when it is back. */
+  private async tellNews(): Promise<void> {
+    this.timer = undefined;
+    if (!this.listed || !this.isReady) return;
+    const begun = performance.now();
+    await this.index.refresh(true);
+    this.waitMs = Math.max(newsMs, newsShare * (performance.now() - begun));
+    this.postList(true);
   }
 
   private async open(id: string): Promise<void> {

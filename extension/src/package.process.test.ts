@@ -20,7 +20,16 @@ test("the package holds the bundles, their notices and what the manifest names, 
 
   const { stdout: listed } = await run("npx", ["vsce", "ls", "--no-dependencies"], options);
   const files = listed.trim().split("\n");
-  const bundles = ["extension.cjs", "server.cjs", "page.css", "dashboard-page.js", "THIRD-PARTY-NOTICES.txt"];
+  const bundles = [
+    "extension.cjs",
+    "language-client.cjs",
+    "mcp-client.cjs",
+    "code-record.cjs",
+    "server.cjs",
+    "page.css",
+    "dashboard-page.js",
+    "THIRD-PARTY-NOTICES.txt",
+  ];
   const named = ["package.json", "README.md", "LICENSE", "media/icon.png", "media/molt.svg"];
   expect(files).toEqual(expect.arrayContaining([...bundles.map((name) => `dist/${name}`), ...named]));
   // Neither sources, tests, maps nor packages.

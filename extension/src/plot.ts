@@ -47,7 +47,7 @@ export class Chart {
   private readonly box: HTMLElement;
   private readonly summary = element("p", { class: "note" });
   private readonly readout = element("p", { class: "readout", "aria-hidden": "true" });
-  private readonly table = element("div", { class: "scroll", tabindex: "0", role: "region", hidden: "" });
+  private readonly table: HTMLElement;
   private plot: uPlot | null = null;
   private lines: Line[] = [];
   private marks: Mark[] = [];
@@ -61,7 +61,8 @@ export class Chart {
     const slider = { class: "plot", tabindex: "0", role: "slider", "aria-label": `${title}, by step`, ...values };
     this.box = element("div", slider);
     this.box.addEventListener("keydown", (event) => this.press(event));
-    this.table.setAttribute("aria-label", `${title}: table`);
+    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}: table` };
+    this.table = element("div", { ...region, hidden: "" });
     const toggle = button("Table", () => this.toggleTable(toggle), `Table of ${title}`);
     toggle.setAttribute("aria-expanded", "false");
     const caption = element("figcaption", { class: "bar" }, element("span", {}, title), toggle);
@@ -74,15 +75,17 @@ export class Chart {
     if (keyOf(lines) !== keyOf(this.lines) || this.plot?.width !== width) this.forget();
     Object.assign(this, { lines, marks, range });
     this.plot ??= this.create(width);
-    const columns = Math.round(this.plot.bbox.width / uPlot.pxRatio) || width;
+    const { plot } = this;
+    const columns = Math.round(plot.bbox.width / uPlot.pxRatio) || width;
     for (const [index, { style, series }] of lines.entries()) {
       // A line that fills the columns has no room for dashes, which take long to paint: its letter tells it.
       const isDense = placesIn(series, range).count > columns;
       const looks = { dash: isDense ? [] : dashes[style % dashes.length]!, width: isDense ? 1 : 1.5 };
-      Object.assign(this.plot.series[index + 1]!, looks);
+      Object.assign(plot.series[index + 1]!, looks);
     }
     const drawn = this.reduce(columns);
-    this.plot.setData([positions(range, columns), ...drawn] as uPlot.AlignedData);
+    // At once: the cross-hair is placed on the new scale.
+    plot.batch(() => plot.setData([positions(range, columns), ...drawn] as uPlot.AlignedData));
     this.describe(drawn);
     if (!this.table.hidden) this.fillTable();
   }
@@ -93,10 +96,15 @@ export class Chart {
     this.plot = null;
   }
 
+  see(isVisible: boolean): void {
+    this.isVisible = isVisible;
+    this.point(this.step);
+  }
+
   /** Where the cross-hair stands, in all charts. */
   point(step: number | null): void {
     this.step = step;
-    if (!this.plot) return;
+    if (!this.plot || !this.isVisible) return;
     this.plot.setCursor({ left: step === null ? -10 : this.plot.valToPos(step, "x"), top: 0 }, false);
     const { from, to } = this.range;
     const said = step === null ? "" : [`step ${step}`, ...this.valuesAt(step)].join(" · ");
@@ -119,6 +127,12 @@ export class Chart {
       return { stroke: color(`--c${line.style % numColors}`), points: { ...points, size: 5 }, fill };
     });
     const bands = this.lines.map((line, index): uPlot.Band => ({ series: [index + 1, index], fill: faint(line) }));
+    // Of the mouse alone: uPlot says the same of each drawing, by the pixel, whatever step that now is.
+    const follow: uPlot.Cursor.MouseListenerFactory = (plot, _, move) => (event) => {
+      move(event);
+      this.shared.point(stepAt(plot));
+      return null;
+    };
     const options: uPlot.Options = {
       ...{ width, height, legend: { show: false } },
       scales: { x: { time: false, range: () => [this.range.from, this.range.to] }, y: { range: heights } },
@@ -132,11 +146,10 @@ export class Chart {
         y: false,
         points: { show: false },
         drag: { x: true, y: false, setScale: false },
-        bind: { dblclick: () => () => this.zoomOut() },
+        bind: { dblclick: () => () => this.zoomOut(), mousemove: follow, mouseleave: follow },
       },
       hooks: {
         draw: [(plot) => this.annotate(plot, color("--text"))],
-        setCursor: [(plot) => this.shared.point(stepAt(plot))],
         setSelect: [(plot) => this.select(plot)],
       },
     };
@@ -191,10 +204,12 @@ export class Chart {
       ctx.fillText(short[0]!, Math.min(left + 3 * ratio, bbox.left + bbox.width - 8 * ratio), top - 3 * ratio);
     }
     ctx.setLineDash([3 * ratio, 3 * ratio]);
-    let free = 0;
+    let [free, before] = [0, -1];
     for (const { step, text } of this.marks) {
       if (step < this.range.from || step > this.range.to) continue;
-      const left = valToPos(step, "x", true);
+      const left = Math.round(valToPos(step, "x", true));
+      if (left === before) continue;
+      before = left;
       ctx.stroke(new Path2D(`M${left} ${bbox.top}v${bbox.height}`));
       ctx.fillRect(left, bbox.top, 5 * ratio, 5 * ratio);
       if (left < free) continue;
@@ -234,7 +249,8 @@ export class Chart {
       "0": () => shared.zoom(null),
       Escape: () => shared.point(null),
     };
-    if (!actions[event.key]) return;
+    // With these it is the editor's.
+    if (!actions[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     actions[event.key]!();
   }
@@ -247,22 +263,22 @@ export class Chart {
 
   /** The range's steps, evenly thinned where they are too many. */
   private fillTable(): void {
-    const within = this.lines.flatMap(({ series }) => {
+    const within = this.lines.map(({ series }) => {
       const { start, end } = placesIn(series, this.range);
-      return [...series.steps.subarray(start, end)];
+      return series.steps.subarray(start, end);
     });
-    const steps = [...new Set(within)].sort((one, other) => one - other);
-    const stride = Math.ceil(steps.length / mostRows);
-    const rows = steps
-      .filter((_, index) => index % stride === 0)
-      .map((step) => [
-        String(step),
-        ...this.lines.map(({ series }) => {
-          const at = firstAtLeast(series.steps, step);
-          return series.steps[at] === step && Number.isFinite(series.values[at]!) ? String(series.values[at]) : "–";
-        }),
-      ]);
-    const note = stride > 1 ? ` Every ${stride}th of ${steps.length} steps: zoom in for the others.` : "";
+    // Of each line first: all of 10 runs' steps take seconds.
+    const all = [...new Set(within.flatMap((steps) => [...thinned(steps)]))].sort((one, other) => one - other);
+    const steps = thinned(all);
+    const rows = steps.map((step) => [
+      String(step),
+      ...this.lines.map(({ series }) => {
+        const at = firstAtLeast(series.steps, step);
+        return series.steps[at] === step && Number.isFinite(series.values[at]!) ? String(series.values[at]) : "–";
+      }),
+    ]);
+    const isThinned = [all, ...within].some(({ length }) => length > steps.length);
+    const note = isThinned ? ` ${steps.length} of its steps: zoom in for the others.` : "";
     this.table.replaceChildren(tableOf(`${this.title}.${note}`, ["step", ...this.lines.map(({ name }) => name)], rows));
   }
 }
@@ -284,6 +300,12 @@ export function swatch(style: number): HTMLElement {
 function placesIn({ steps }: Series, { from, to }: Range) {
   const [start, end] = [firstAtLeast(steps, from), firstAbove(steps, to)];
   return { start, end, count: end - start };
+}
+
+/** So many of them as a table has rows, evenly. */
+function thinned<Numbers extends number[] | Float64Array>(all: Numbers): Numbers {
+  const stride = Math.ceil(all.length / mostRows);
+  return all.filter((_, at) => at % stride === 0) as Numbers;
 }
 
 function shortNumber(value: number): string {

@@ -35,6 +35,7 @@ export class RolloutIndex {
   /** In the order in which they were stored. */
   private rows: RolloutRow[] = [];
   private readonly directory: string;
+  private reading: Promise<void> = Promise.resolve();
 
   constructor(directory: string) {
     this.directory = directory;
@@ -59,6 +60,14 @@ export class RolloutIndex {
 
   /** Reads what is not known yet, or `anew` what a resumed run has put in its place; in slices, others between. */
   async refresh(anew: boolean): Promise<void> {
+    if (!anew && this.rows.length > 0) return;
+    // One after the other: the newest has the last word.
+    const reading = this.reading.then(() => this.read(anew));
+    this.reading = reading.catch(() => {});
+    await reading;
+  }
+
+  private async read(anew: boolean): Promise<void> {
     if (!anew && this.rows.length > 0) return;
     const rows: RolloutRow[] = [];
     let begun = performance.now();

@@ -1,7 +1,7 @@
 /// <reference lib="dom" />
-import { fixed, visible } from "../../runner/src/telemetry/views/lines.ts";
+import { fixed } from "../../runner/src/telemetry/views/lines.ts";
 import type { RolloutRow } from "../../runner/src/telemetry/views/rollouts.ts";
-import { button, dropdown, element, textField } from "./controls.ts";
+import { button, dropdown, element, pager, textField } from "./controls.ts";
 import type { RolloutPage, RolloutQuery } from "./rollout-index.ts";
 import { link } from "./rollout-tokens.ts";
 import { parseRange, rangeText, rowsAPage } from "./rollout-view.ts";
@@ -22,16 +22,13 @@ export function renderList(list: RolloutPage, query: RolloutQuery, actions: Acti
   const caption = element("caption", {}, "The first column opens a rollout, the last its group");
   const table = element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...rows));
   const pages = Math.ceil(list.matching / rowsAPage);
-  const turn = (text: string, page: number) =>
-    page < 0 || page >= pages ? [] : [button(text, () => actions.change({ page }))];
-  const place = pages === 0 ? "None is stored that fits." : `Page ${query.page + 1} of ${pages}`;
-  const around = [...turn("Previous page", query.page - 1), place, ...turn("Next page", query.page + 1)];
-  return element("div", {}, filters(list, query, actions), table, element("div", { class: "bar" }, ...around));
+  const turner = pager(query.page, pages, (page) => actions.change({ page }), "None is stored that fits.");
+  return element("div", {}, filters(list, query, actions), table, turner);
 }
 
 function filters({ stops, drops }: RolloutPage, query: RolloutQuery, { change, refresh }: Actions): HTMLElement {
   const words = (of: "stop" | "dropped", values: string[]) => {
-    const options = [{ value: "", text: `${of}: any` }, ...values.map((value) => ({ value, text: visible(value) }))];
+    const options = [{ value: "", text: `${of}: any` }, ...values.map((value) => ({ value, text: value }))];
     return dropdown(of, options, query[of] ?? "", (value) => change({ [of]: value || undefined }));
   };
   const range = (of: "reward" | "tokens") =>
@@ -52,7 +49,7 @@ function header(name: keyof RolloutRow, { sort, descending }: RolloutQuery, { ch
 }
 
 function cell(row: RolloutRow, name: keyof RolloutRow, { open }: Actions): HTMLElement {
-  const text = name === "reward" ? fixed(row.reward) : visible(String(row[name] ?? "-"));
+  const text = name === "reward" ? fixed(row.reward) : String(row[name] ?? "-");
   const isLink = name === "rollout" || name === "group";
   return element("td", {}, isLink ? link(text, () => open(row[name])) : text);
 }

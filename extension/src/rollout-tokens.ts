@@ -1,7 +1,9 @@
 /// <reference lib="dom" />
-import { visible } from "../../runner/src/telemetry/views/lines.ts";
-import { button, checkbox, dropdown, element } from "./controls.ts";
+import { button, checkbox, dropdown, element, pager } from "./controls.ts";
 import * as view from "./rollout-view.ts";
+
+/** More rows, and more text, would hold the page up for seconds. */
+const [rowsAPage, tokensAPage] = [2000, 20_000];
 
 type Go = (changed: Partial<view.InspectorState>) => void;
 
@@ -31,17 +33,26 @@ export function renderShown(
     state.coloring = value as view.Coloring;
     paint(tokens, view.scaleOf(state.coloring), legend, shown.special);
   };
+  const size = state.asTable ? rowsAPage : tokensAPage;
+  // Of the blocks so far: pages go on from rollout to rollout.
+  let count = 0;
   const articles = shown.rollouts.map((rollout) => {
     const about = element("dl", { class: "about" });
     for (const [name, value] of Object.entries(view.rolloutFacts(shown, rollout))) {
-      about.append(element("div", {}, element("dt", {}, name), element("dd", {}, visible(value))));
+      about.append(element("div", {}, element("dt", {}, name), element("dd", {}, value)));
     }
     const { rolloutId, segments } = rollout;
     const title = link(rolloutId, () => go({ id: rolloutId }));
     const parts = segments.flatMap((segment, index) => {
       const text = `Segment ${index + 1} of ${segments.length}: ${segment.tokens.length} tokens`;
-      const draw = (block: view.Block) => blockView(segment, block, state.asTable ? null : tokens, shown, openSource);
-      return [element("h3", {}, text), ...view.blocksOf(segment).map(draw)];
+      const blocks = view.blocksOf(segment).flatMap((block) => {
+        const from = state.tokenPage * size - count + block.start;
+        count += block.end - block.start;
+        const part = { ...block, start: Math.max(block.start, from), end: Math.min(block.end, from + size) };
+        const isHere = part.end - part.start >= Math.min(1, block.end - block.start);
+        return isHere ? [blockView(segment, part, state.asTable ? null : tokens, shown, openSource)] : [];
+      });
+      return [element("h3", {}, text), ...blocks];
     });
     return element("article", {}, ...(isGroup ? [element("h2", {}, title)] : []), about, ...parts);
   });
@@ -51,24 +62,26 @@ export function renderShown(
     button("All rollouts", () => go({ id: null })),
     ...(isGroup ? [] : [button("Group side by side", () => go({ id: groupId }))]),
     ...(state.asTable ? [] : [dropdown("color tokens by", view.colorings, state.coloring, recolor)]),
-    checkbox("as a table", state.asTable, (asTable) => go({ asTable })),
+    checkbox("as a table", state.asTable, (asTable) => go({ asTable, tokenPage: 0 })),
   );
-  const why = shown.why === null ? [] : [element("p", {}, `Tokens are shown by their ids: ${visible(shown.why)}`)];
+  const turner = pager(state.tokenPage, Math.ceil(count / size), (tokenPage) => go({ tokenPage }));
+  const why = shown.why === null ? [] : [element("p", {}, `Tokens are shown by their ids: ${shown.why}`)];
   const keys = "Arrow keys go through tokens (left, right) and turns (up, down); Enter opens the agent's line.";
   const columns = element("div", { class: isGroup && !state.asTable ? "side" : "" }, ...articles);
   const help = state.asTable ? [] : [legend, element("p", { class: "note" }, keys)];
   recolor(state.coloring);
   tokens[0]?.node.setAttribute("tabindex", "0");
   followKeys(columns, tokens, openSource, ({ segment, t, block }) => {
-    const place = `${block.name} ${visible(block.turn?.source ?? "")}`;
+    const place = `${block.name} ${block.turn?.source ?? ""}`;
     const all = Object.entries({ ...view.tokenFacts(segment, t, shown.special), in: place });
     facts.replaceChildren(...all.map(([name, value]) => element("span", {}, element("b", {}, name), ` ${value}`)));
   });
-  return element("div", {}, bar, ...why, ...help, columns, ...(state.asTable ? [] : [facts]));
+  const more = count > size ? [turner] : [];
+  return element("div", {}, bar, ...why, ...help, columns, ...more, ...(state.asTable ? [] : [facts]));
 }
 
 export function link(text: string, onClick: () => void): HTMLElement {
-  const made = element("button", { class: "link" }, visible(text));
+  const made = element("button", { class: "link" }, text);
   made.addEventListener("click", onClick);
   return made;
 }
@@ -87,11 +100,12 @@ function blockView(
   const file = source?.split(/[\\/]/).at(-1);
   const head = source ? link(`${name}, ${file}`, () => openSource(source)) : element("strong", {}, name);
   const said = turn
-    ? `stop ${turn.stop}, ${end - start} tokens, temperature ${turn.temperature}, call ${visible(turn.callId)}` +
+    ? `stop ${turn.stop}, ${turn.end - turn.start} tokens, temperature ${turn.temperature}, call ${turn.callId}` +
       (turn.reward === undefined ? "" : `, reward ${turn.reward}`) +
       (turn.cut ? `, ${turn.cut} tokens cut behind its stop string` : "")
     : "";
   const title = element("div", { class: "bar" }, head, element("span", { class: "note" }, said));
+  if (start === end) return element("section", { class: "block", "aria-label": name }, title);
   const places = Array.from({ length: end - start }, (_, offset) => start + offset);
   if (!tokens) {
     const rows = places.map((t) => Object.entries(view.tokenFacts(segment, t, special)));

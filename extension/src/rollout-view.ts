@@ -188,9 +188,11 @@ export function rangeText(range: [number, number] | undefined): string {
 }
 
 export type ToInspector =
-  | ({ type: "list" } & RolloutPage)
+  /** `isNews`: the same list, of which a run at work has stored more. */
+  | ({ type: "list"; isNews: boolean } & RolloutPage)
   | { type: "shown"; shown: Shown }
-  | { type: "problem"; message: string }
+  /** Of the rollout or the group, or of the list, that was asked for. */
+  | { type: "problem"; id: string | null; message: string }
   /** What a command asks for: a rollout, a group, or the list of those that fit. */
   | { type: "go"; directory: string; id: string | null; query: Partial<RolloutQuery> };
 
@@ -209,4 +211,6 @@ export interface InspectorState {
   id: string | null;
   coloring: Coloring;
   asTable: boolean;
+  /** Of its tokens, from 0. */
+  tokenPage: number;
 }

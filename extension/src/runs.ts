@@ -47,7 +47,10 @@ export class Runs implements Disposable {
       const watcher = workspace.createFileSystemWatcher(glob, false, true, false);
       this.disposables.push(watcher, watcher.onDidCreate(soon), watcher.onDidDelete(soon));
     }
-    this.disposables.push(workspace.onDidChangeWorkspaceFolders(soon));
+    const restart = () => {
+      for (const follower of this.followers.values()) follower.restart();
+    };
+    this.disposables.push(workspace.onDidChangeWorkspaceFolders(soon), workspace.onDidGrantWorkspaceTrust(restart));
     soon();
   }
 
@@ -146,7 +149,7 @@ class Follower {
   source: "live" | "log" = "log";
   holders = 0;
   readonly updated = new EventEmitter<TimedEvent | null>();
-  private readonly stop = new AbortController();
+  private stop = new AbortController();
   private readonly directory: string;
   private isAtWork = false;
 
@@ -155,11 +158,12 @@ class Follower {
   }
 
   async start(): Promise<void> {
-    if (this.isAtWork || this.stop.signal.aborted) return;
+    if (this.isAtWork) return;
     this.isAtWork = true;
+    const { signal } = this.stop;
     try {
       const { follow } = await import("../../runner/src/telemetry/live/follow.ts");
-      for await (const update of follow(this.directory, this.stop.signal, workspace.isTrusted)) {
+      for await (const update of follow(this.directory, signal, workspace.isTrusted)) {
         if (update.type === "event") applyEvent(this.state, update.event);
         else [this.state, this.source] = [update.run, update.source];
         this.updated.fire(update.type === "event" ? update.event : null);
@@ -169,6 +173,13 @@ class Follower {
       this.updated.fire(null);
     }
     this.isAtWork = false;
+    if (signal !== this.stop.signal) this.start();
+  }
+
+  /** Of a workspace without trust, the log alone was followed. */
+  restart(): void {
+    this.stop.abort();
+    this.stop = new AbortController();
   }
 
   dispose(): void {

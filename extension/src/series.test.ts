@@ -38,8 +38,8 @@ it("a run as series: metrics, held-out points, groups, tokens and engines, each 
       rows: 1,
       sampled: 9,
       trained: 5,
-      masked: {},
-      dropped: { stale: 4 },
+      masked: { stale: 1 },
+      dropped: { stale: 3 },
     },
     step(1, { reward: 0.5, tokens_trained: 10 }, { step: 4, generate: 1, wait: 1, train: 2, model: 9 }),
     { type: "engine", engine: 1, state: "died" },
@@ -58,7 +58,8 @@ it("a run as series: metrics, held-out points, groups, tokens and engines, each 
   expect(plain(series, "groups/trained")).toEqual([[1], [1]]);
   expect(plain(series, "groups/stale")).toEqual([[1], [1]]);
   expect(plain(series, "tokens/sampled")).toEqual([[1], [9]]);
-  expect(plain(series, "tokens/stale")).toEqual([[1], [4]]);
+  expect(plain(series, "tokens/stale")).toEqual([[1], [1]]);
+  expect(plain(series, "tokens/dropped/stale")).toEqual([[1], [3]]);
   expect(plain(series, "engine/1")).toEqual([
     [0, 1, 2, 2],
     [1, Number.NaN, 1, 1],
@@ -138,11 +139,13 @@ it("each metric is in one chart, the stack and the engines are one each, and wha
     "info/x",
     "stop/length",
     "brand_new",
+    "tokens/dropped/stale",
   ];
   expect(chartsOf(names).map(({ title, charts }) => [title, ...charts.map((chart) => chart.key)])).toEqual([
     ["Learning", "reward", "eval/pass"],
     ["Rollouts", "stop/length"],
     ["Speed and queue", "time/", "engine/"],
+    ["Groups and tokens", "tokens/dropped/stale"],
     ["What agents report", "info/x"],
     ["Other metrics", "brand_new"],
   ]);

@@ -26,7 +26,9 @@ export function rowsOf(run: RunState, from = 0): Rows[] {
     tableOf(evals, run.evals, from, ({ metrics }) => metrics),
     tableOf(groups, run.tallies, from, ({ step, dropped, ...counts }) => ({ ...counts, ...dropped })),
     tableOf(tokens, run.funnels, from, ({ sampled, trained, masked, dropped }) => {
-      return { sampled, trained, ...masked, ...dropped };
+      // A reason may be among both.
+      const lost = Object.entries(dropped).map(([reason, count]) => [`dropped/${reason}`, count]);
+      return { sampled, trained, ...masked, ...Object.fromEntries(lost) };
     }),
     tableOf(engines, lanesOf(run), from, ({ lanes }) => lanes),
   ];

@@ -29,7 +29,8 @@ export function start(context: ExtensionContext): Services {
 async function startRest(services: Services): Promise<void> {
   await startWithRecipe(services);
   const { restoreDashboard } = await import("./dashboard.ts");
-  services.context.subscriptions.push(restoreDashboard(services));
+  const { restoreInspectors } = await import("./inspector.ts");
+  services.context.subscriptions.push(restoreDashboard(services), restoreInspectors(services));
   const { LiveValues } = await import("./live-values.ts");
   services.context.subscriptions.push(new LiveValues(services));
   const { registerTests } = await import("./tests.ts");

@@ -29,6 +29,9 @@ export function registerTests({ runs, context }: Services): void {
 }
 
 async function listTests(controller: TestController, entries: Services["runs"]["entries"]): Promise<void> {
+  for (const [known] of controller.items) {
+    if (!entries.some(({ directory }) => directory === known)) controller.items.delete(known);
+  }
   for (const { id, directory } of entries) {
     const grader = controller.items.get(directory) ? null : await graderOf(directory);
     if (!grader) continue;

@@ -62,6 +62,10 @@ class ChromiumDriver implements Driver {
     throw new Error(`${path} was opened three times, and its folders never came`);
   }
 
+  async leave(): Promise<void> {
+    await this.page!.goto("about:blank");
+  }
+
   async stop(): Promise<void> {
     await this.browser?.close();
     await this.server?.stop();

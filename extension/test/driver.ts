@@ -11,8 +11,10 @@ export type PrepareDriver = () => Promise<(installed: Installed, env: NodeJS.Pro
 export interface Driver {
   /** Installs the .vsix and gets ready to open windows. */
   start(): Promise<void>;
-  /** Opens a folder or a `.code-workspace` file in place of what was open. */
+  /** Opens a folder or a `.code-workspace` file. */
   open(path: string): Promise<Workbench>;
+  /** Leaves what is open. */
+  leave(): Promise<void>;
   stop(): Promise<void>;
 }
 
@@ -66,6 +68,18 @@ export class Workbench {
   /** Of the quick pick that a command opened. */
   async choose(text: string): Promise<void> {
     await this.row(text).click();
+  }
+
+  async chooseTheme(name: string): Promise<void> {
+    await this.runCommand("Preferences: Color Theme");
+    await this.page.locator('.quick-input-widget:visible input[placeholder^="Select Color Theme"]').fill(name);
+    await this.choose(name);
+  }
+
+  /** Of a quick pick of several. */
+  async chooseAll(...texts: string[]): Promise<void> {
+    for (const text of texts) await this.choose(text);
+    await this.input.press("Enter");
   }
 
   /** Into the input box that a command opened. */
@@ -178,13 +192,24 @@ export class Workbench {
   }
 }
 
+/** Waits until an element holds the text; else throws with what it held. */
+export async function says(of: Locator, text: string, timeoutS = 20): Promise<void> {
+  let held = "";
+  const holds = async () => {
+    held = (await of.textContent({ timeout: 1000 * scale }).catch(() => null)) ?? "nothing, not being there";
+    return held.includes(text);
+  };
+  await eventually(holds, () => `"${text}", and it held: ${held}`, timeoutS);
+}
+
 /** Polls until `check` gives something that is true. */
-export async function eventually<T>(check: () => T | Promise<T>, what: string, timeoutS = 20) {
+export async function eventually<T>(check: () => T | Promise<T>, what: string | (() => string), timeoutS = 20) {
   const deadline = Date.now() + timeoutS * 1000 * scale;
   for (;;) {
     const found = await check();
     if (found) return found as NonNullable<T>;
-    if (Date.now() > deadline) throw new Error(`waited ${timeoutS} s for ${what}`);
+    if (Date.now() > deadline)
+      throw new Error(`waited ${timeoutS * scale} s for ${typeof what === "string" ? what : what()}`);
     await sleep(100);
   }
 }

@@ -39,7 +39,6 @@ class ElectronDriver implements Driver {
   }
 
   async open(path: string): Promise<Workbench> {
-    await this.app?.close();
     const quiet = ["--no-sandbox", "--disable-updates", "--skip-welcome", "--skip-release-notes"];
     const args = [path, ...this.folders, ...quiet, "--disable-telemetry"];
     const env = this.env as Record<string, string>;
@@ -50,8 +49,13 @@ class ElectronDriver implements Driver {
     return workbench;
   }
 
-  async stop(): Promise<void> {
+  async leave(): Promise<void> {
     await this.app?.close();
+    this.app = undefined;
+  }
+
+  async stop(): Promise<void> {
+    await this.leave();
   }
 
   private get folders(): string[] {

@@ -2,7 +2,7 @@
 import { execFile } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { join, relative } from "node:path";
 import { promisify } from "node:util";
 import { npmOnline } from "../../native/setup/packages.mjs";
 import { scale } from "./vscode-web/setup.ts";
@@ -26,6 +26,8 @@ export interface Installed {
   vsix: string;
   extensions: string;
   userData: string;
+  /** Lays files and settings out as they were at first; what was added since, runs and models, stays. */
+  restore(): Promise<void>;
 }
 
 /** Packs both, installs the runner, and lays the workspaces out. The editor installs the .vsix itself. */
@@ -39,9 +41,14 @@ export async function install(repository: string, root: string): Promise<Install
     installRunner(repository, home, packages),
   ]);
   await layOut(repository, home);
-  const extensions = join(root, "extensions");
-  await cp(join(repository, "extension", "test", "probe"), join(extensions, "probe"), { recursive: true });
-  return { home, vsix, extensions, userData: await userData(root) };
+  const [extensions, userData, kept] = ["extensions", "user-data", "kept"].map((name) => join(root, name));
+  await cp(join(repository, "extension", "test", "probe"), join(extensions!, "probe"), { recursive: true });
+  await writeSettings(userData!);
+  const isOurs = (path: string) => !/node_modules|package(-lock)?\.json$/.test(relative(root, path));
+  await cp(home, join(kept!, "home"), { recursive: true, filter: isOurs });
+  await cp(userData!, join(kept!, "user-data"), { recursive: true });
+  const restore = () => cp(kept!, root, { recursive: true });
+  return { home, vsix, extensions: extensions!, userData: userData!, restore };
 }
 
 async function installRunner(repository: string, home: string, packages: string): Promise<void> {
@@ -71,8 +78,7 @@ async function layOut(repository: string, home: string): Promise<void> {
   await writeFile(join(home, "both.code-workspace"), JSON.stringify({ folders, settings }));
 }
 
-async function userData(root: string): Promise<string> {
-  const folder = join(root, "user-data");
+async function writeSettings(folder: string): Promise<void> {
   await mkdir(join(folder, "User"), { recursive: true });
   const settings = {
     "chat.disableAIFeatures": true,
@@ -83,5 +89,4 @@ async function userData(root: string): Promise<string> {
     "workbench.secondarySideBar.defaultVisibility": "hidden",
   };
   await writeFile(join(folder, "User", "settings.json"), JSON.stringify(settings));
-  return folder;
 }

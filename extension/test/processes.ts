@@ -19,6 +19,16 @@ export async function endSurvivors(mark: string): Promise<Survivor[]> {
   return left;
 }
 
+/** Those whose command line holds `text`, at once and with what they started. */
+export async function endMarked(mark: string, text: string): Promise<void> {
+  for (const { pid } of marked(mark, text)) endProcess(pid);
+  const deadline = Date.now() + 20_000 * scale;
+  while (marked(mark, text).length > 0) {
+    if (Date.now() > deadline) throw new Error(`waited 20 s for the end of ${marked(mark, text)[0]!.command}`);
+    await sleep(100);
+  }
+}
+
 /** Processes that carry the mark and whose command line holds `text`. */
 export function marked(mark: string, text = ""): Survivor[] {
   return readdirSync("/proc")

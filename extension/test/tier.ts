@@ -4,12 +4,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import type { Chapter, Places } from "./chapter.ts";
 import { prepareChromium } from "./chromium.ts";
 import type { Driver, PrepareDriver, Workbench } from "./driver.ts";
 import { prepareElectron } from "./electron.ts";
 import { install } from "./install.ts";
-import { endSurvivors, markName } from "./processes.ts";
-import { type Chapter, chapters, type Places } from "./scenario.ts";
+import { endMarked, endSurvivors, markName } from "./processes.ts";
+import { chapters } from "./scenario.ts";
 import { NotRun } from "./vscode-web/setup.ts";
 
 // This module is bundled into `dist/`.
@@ -43,9 +44,15 @@ async function runDriver(name: string, prepare: PrepareDriver, chosen: Chapter[]
     const create = await prepare();
     console.log(`${name}: ready after ${seconds()} s`);
     opening = start(create);
-    const { driver, home, mark } = (await opening) as Awaited<ReturnType<typeof start>>;
+    const { driver, home, mark, restore } = (await opening) as Awaited<ReturnType<typeof start>>;
     console.log(`${name}: packed, installed and started after ${seconds()} s`);
-    for (const chapter of chosen) await runChapter(chapter, driver, { home, mark, pictures });
+    for (const chapter of chosen) {
+      await runChapter(chapter, driver, { home, mark, pictures });
+      // Whether it came to its end or broke off, the next one finds nothing at work and the files as they were.
+      await driver.leave();
+      await endMarked(mark, "molt-runner.js");
+      await restore();
+    }
   } catch (error) {
     if (error instanceof NotRun) record("skipped", name, `not run: ${error.message}`);
     else record("failed", `${name}: start`, (error as Error).stack ?? String(error));
@@ -66,7 +73,7 @@ async function start(create: Awaited<ReturnType<PrepareDriver>>) {
   const driver = create(installed, { ...process.env, [markName]: root });
   undo.push(() => driver.stop());
   await driver.start();
-  return { driver, home: installed.home, mark: root };
+  return { driver, ...installed, mark: root };
 }
 
 /** After a step that failed, the chapter's others would only fail in its wake. */
@@ -74,7 +81,6 @@ async function runChapter({ name, folder, before, steps }: Chapter, driver: Driv
   console.log(`-- ${name}`);
   let window: Workbench | undefined;
   let failed: string | undefined;
-  let end: (() => void) | undefined;
   for (const [step, act] of Object.entries(steps)) {
     if (failed) {
       record("skipped", step, `not run: after the failed step "${failed}"`);
@@ -82,7 +88,7 @@ async function runChapter({ name, folder, before, steps }: Chapter, driver: Driv
     }
     const started = Date.now();
     try {
-      if (!window) end = await before?.(places);
+      if (!window) await before?.(places);
       window ??= await driver.open(join(places.home, folder));
       await act({ ...places, window, folder: join(places.home, folder) });
       record("passed", step, `${((Date.now() - started) / 1000).toFixed(1)} s`);
@@ -93,7 +99,6 @@ async function runChapter({ name, folder, before, steps }: Chapter, driver: Driv
       record("failed", step, `${(error as Error).message}\n  picture: ${picture}`);
     }
   }
-  end?.();
 }
 
 let cleaning: Promise<void> | undefined;

@@ -14,3 +14,5 @@ export function torchDirectory(): string | null;
 export function addonLocation(): string;
 /** The built addon; throws a SetupError where there is none for these sources. */
 export function addonPath(): string;
+/** Folders of the headers that a build with CUDA and NCCL takes; null for one for the CPU. Throws a SetupError. */
+export function cudaBuild(torch?: string | null): string[] | null;

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { homedir } from "node:os";
-import { join, resolve } from "node:path";
+import { delimiter, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 /** The pinned release; a wheel's local version (`+cpu`) may follow it. */
@@ -52,6 +52,44 @@ export function torchDirectory() {
   return torch && existsSync(join(torch, "include")) ? torch : null;
 }
 
+/** `MOLT_DEVICE` is `cuda`, or says nothing and the driver's device is there. */
+export function wantsCuda() {
+  const asked = process.env.MOLT_DEVICE;
+  return asked === "cuda" || (!asked && existsSync("/dev/nvidiactl"));
+}
+
+/** Names what of CUDA's headers this takes is nowhere in `folders`. @param {string[]} folders */
+export function missingCudaHeaders(folders) {
+  const needed = ["cuda_runtime_api.h", "crt/host_defines.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h", "nccl.h"];
+  return needed.filter((name) => !folders.some((folder) => existsSync(join(folder, name))));
+}
+
+/**
+ * Folders of CUDA's and NCCL's headers: of the wheels beside torch's, and of the toolkit whose nvcc is on PATH or that
+ * `CUDA_HOME` names. Often neither is whole alone. @param {string} torch
+ */
+export function cudaHeaders(torch) {
+  const wheels = join(torch, "..", "nvidia");
+  const beside = existsSync(wheels) ? readdirSync(wheels).map((name) => join(wheels, name, "include")) : [];
+  const nvcc = (process.env.PATH ?? "").split(delimiter).find((folder) => folder && existsSync(join(folder, "nvcc")));
+  const toolkits = [process.env.CUDA_HOME, nvcc && join(nvcc, "..")].filter(Boolean);
+  return [...beside, ...toolkits.map((folder) => join(folder, "include"))].filter((folder) => existsSync(folder));
+}
+
+/** The header folders of a build with CUDA and NCCL; null for one for the CPU. Throws where CUDA was asked for. */
+export function cudaBuild(torch = torchDirectory()) {
+  if (torch === null || !wantsCuda()) return null;
+  const headers = cudaHeaders(torch);
+  const missing = existsSync(join(torch, "lib", "libtorch_cuda.so"))
+    ? missingCudaHeaders(headers)
+    : ["libtorch_cuda.so"];
+  if (missing.length === 0) return headers;
+  if (process.env.MOLT_DEVICE !== "cuda") return null;
+  const fix =
+    "install torch's CUDA wheel with its dependencies (MOLT_LIBTORCH names another), or a CUDA toolkit; or unset it";
+  throw new SetupError(`MOLT_DEVICE=cuda, but ${missing.join(", ")} is missing for ${torch}`, fix);
+}
+
 /** Sources that the addon is built of, relative to `native/`, in a fixed order. */
 function sourceFiles() {
   const listed = ["src", "cmake"].flatMap((folder) =>
@@ -65,7 +103,9 @@ function sourceFiles() {
 /** Where the addon for exactly these sources, this libtorch and this machine lies once built. */
 export function addonLocation() {
   const hash = createHash("sha256");
-  hash.update([torchDirectory(), torchVersion, nodeApiVersion, process.platform, process.arch].join("\n"));
+  const torch = torchDirectory();
+  const device = cudaBuild(torch) === null ? [] : ["cuda"];
+  hash.update([torch, torchVersion, nodeApiVersion, process.platform, process.arch, ...device].join("\n"));
   for (const file of sourceFiles()) hash.update(`\n${file}\n`).update(readFileSync(join(nativeDirectory, file)));
   return join(cacheDirectory(), `addon-${hash.digest("hex").slice(0, 16)}`, "molt_native.node");
 }

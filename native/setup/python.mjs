@@ -1,13 +1,15 @@
 // The private Python environment: libtorch from its wheel, CMake and Ninja where missing, the oracle of the tests.
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { environmentDirectory, pythonPath, SetupError, torchDirectory, torchVersion } from "./locate.mjs";
+import { environmentDirectory, pythonPath, SetupError, torchDirectory, torchVersion, wantsCuda } from "./locate.mjs";
 import { capture, run, stampIn } from "./run.mjs";
 import { atLeast, findPython } from "./tools.mjs";
 
 const cpuIndex = "https://download.pytorch.org/whl/cpu";
 /** What libtorch_cpu.so of the CUDA build of `torchVersion` is itself linked against: all of CUDA that is needed. */
 const cudaLibraries = "cuda-toolkit[cudart,cupti]==13.0.3";
+/** For a device: torch's own dependencies have the rest, NCCL included. */
+const cudaCompiler = ["nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85"];
 const cmakeWheel = "cmake==3.31.6";
 const ninjaWheel = "ninja==1.13.0";
 const oracle = [
@@ -19,7 +21,7 @@ const oracle = [
 ];
 
 const environmentStamp = () => stampIn(environmentDirectory(), "environment", "1");
-const torchStamp = () => stampIn(environmentDirectory(), "torch", torchVersion);
+const torchStamp = () => stampIn(environmentDirectory(), "torch", torchVersion + (wantsCuda() ? "+cuda" : ""));
 const oracleStamp = () => stampIn(environmentDirectory(), "oracle", [torchVersion, ...oracle].join("\n"));
 
 async function createEnvironment() {
@@ -48,6 +50,7 @@ async function listsCpuWheel(index) {
  */
 async function torchSource() {
   const index = process.env.MOLT_TORCH_INDEX;
+  if (!index && wantsCuda()) return { where: "the ordinary index (a CUDA build)", args: [`torch==${torchVersion}`] };
   if (index) return { where: index, args: ["--index-url", index, `torch==${torchVersion}`] };
   const cpu = `torch==${torchVersion}+cpu`;
   if (process.platform === "linux") {
@@ -68,7 +71,8 @@ async function torchSource() {
 async function installTorch(log) {
   const { where, args } = await torchSource();
   log(`torch ${torchVersion} from ${where}`);
-  await pip(["install", "--no-deps", "--no-compile", "--only-binary", ":all:", ...args], 30);
+  const needs = wantsCuda() ? cudaCompiler : ["--no-deps"];
+  await pip(["install", "--no-compile", "--only-binary", ":all:", ...needs, ...args], 30);
   const torch = torchDirectory();
   if (torch === null)
     throw new SetupError(`the torch wheel left no libtorch in ${environmentDirectory()}`, "remove it and try again");

@@ -5,7 +5,7 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { ProcessGroup, setThreads, versions } from "molt-native";
 import { afterEach, describe, expect, it } from "vitest";
-import { freePort } from "../../runner/src/trainer/free-port.ts";
+import { freePort } from "../../runner/src/launchers/free-port.ts";
 
 type Step = { values: number[]; op: "sum" | "max" } | { barrier: true } | { die: true };
 

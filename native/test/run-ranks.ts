@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import type { DecoderConfig, ModelOptions, TensorLocation, UnitDescription } from "molt-native";
-import { freePort } from "../../runner/src/trainer/free-port.ts";
+import { freePort } from "../../runner/src/launchers/free-port.ts";
 
 /** What `rank.mjs` prints. */
 export interface Seen {

@@ -2,10 +2,11 @@ import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
-import { ProcessGroup, type ProcessGroupOptions, Sampler } from "molt-native";
+import { Model, ProcessGroup, type ProcessGroupOptions, Sampler } from "molt-native";
 import { afterEach, describe, expect, it } from "vitest";
+import { readDecoder } from "../../runner/src/data/decoder.ts";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { freePort } from "../../runner/src/trainer/free-port.ts";
+import { freePort } from "../../runner/src/launchers/free-port.ts";
 
 const folder = fileURLToPath(new URL("fixtures/sampler", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
@@ -23,12 +24,12 @@ async function options(worldSize: number): Promise<ProcessGroupOptions> {
   return { host: "127.0.0.1", port, rank: 0, worldSize, prefix: "transfer", serveStore: true, timeoutMs: 20_000 };
 }
 
-/** Starts `broadcast.mjs` as rank 0; resolves with what it printed. */
-function broadcast(group: ProcessGroupOptions): Promise<string> {
+/** Starts `broadcast.mjs` as rank 0 with these weights; resolves with what it printed. */
+function broadcast(group: ProcessGroupOptions, weights: object = { config, units, tensors }): Promise<string> {
   const script = fileURLToPath(new URL("broadcast.mjs", import.meta.url));
   const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
   closing.push(() => child.kill("SIGKILL"));
-  child.stdin.end(JSON.stringify({ config, units, tensors, group }));
+  child.stdin.end(JSON.stringify({ ...weights, group }));
   return text(child.stdout);
 }
 
@@ -55,6 +56,26 @@ describe("receive", () => {
       expect([...(await greedy(sampler, append)).tokens]).toEqual([token]);
     },
   );
+
+  it("puts weights of several buckets in place", async () => {
+    // Two matrices of 18 MB, each more than a bucket; norms and projections between them.
+    const small = JSON.parse(readFileSync(`${folder}/config.json`, "utf8"));
+    const large = readDecoder({ ...small, vocab_size: 140_000 }, "config.json");
+    const sampler = await Sampler.create({ ...large, pageSize: 4, numPages: 8 });
+    closing.push(() => sampler.dispose());
+    const group = await options(2);
+    const sent = broadcast(group, { ...large, seed: 3 });
+    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false });
+    closing.push(() => transfer.close());
+    await sampler.receive(
+      transfer,
+      large.units.flatMap(({ parameters }) => parameters.map(({ name }) => name)),
+    );
+    const model = await Model.create({ ...large, group: null, trainable: false });
+    closing.push(() => model.dispose());
+    await model.initialize(3);
+    expect([(await sent).trim(), await sampler.checksum()]).toEqual(Array(2).fill(await model.checksum()));
+  });
 
   it("refuses names that are not the model's, and leaves the weights as they were", async () => {
     const sampler = await Sampler.create({ config, units, pageSize: 4, numPages: 8 });

@@ -10,6 +10,7 @@ import { decoding, type Setting, startUp, training, wholeStep } from "./cases.ts
 import type { Row } from "./compare.ts";
 import { installPeers, peersInstalled, python, smolLm2, tinyModel } from "./models.ts";
 import { isBusy, type Machine, markdown, svg } from "./report.ts";
+import { keptSections } from "./sections.ts";
 
 const usage = `npm run bench [-- OPTIONS]
   --smoke           tiny sizes, a few seconds, installs nothing: only shows that everything still runs
@@ -131,7 +132,8 @@ async function run(options: Options): Promise<void> {
       date: new Date().toISOString().slice(0, 10),
     };
     mkdirSync(output, { recursive: true });
-    replaceFile(join(output, "speed.md"), markdown(rows, machine, command));
+    const page = join(output, "speed.md");
+    replaceFile(page, markdown(rows, machine, command) + keptSections(page));
     replaceFile(join(output, "speed.svg"), svg(rows));
   }
   const busy = `warning: the machine was busy (load ${start.toFixed(1)}): measure again on an idle one`;

@@ -48,7 +48,7 @@ export async function findChromium(): Promise<string> {
     const env = { DEBIAN_FRONTEND: "noninteractive" };
     await run("apt-get update", "apt-get", ["update", "-qq"], { env });
     // Recommended packages would bring a printer panel and system upgrades along.
-    const packages = ["chromium", "fonts-dejavu-core"];
+    const packages = ["-o", "DPkg::Lock::Timeout=300", "chromium", "fonts-dejavu-core"]; // another may be installing
     await run("apt-get install chromium", "apt-get", ["install", "-y", "-qq", "--no-install-recommends", ...packages], {
       env,
     });

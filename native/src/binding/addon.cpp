@@ -1,7 +1,6 @@
 // Registration, and the calls that belong to no class.
 #include "binding/addon.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/api/include/torch/version.h>
@@ -9,6 +8,7 @@
 #include <cstdlib>
 
 #include "binding/async.h"
+#include "core/device.h"
 #include "core/memory.h"
 
 namespace molt::binding {
@@ -47,7 +47,7 @@ Napi::Value memory(const Napi::CallbackInfo& info) {
 Napi::Value versions(const Napi::CallbackInfo& info) {
   auto result = Napi::Object::New(info.Env());
   result.Set("torch", TORCH_VERSION);
-  result.Set("cuda", at::hasCUDA());
+  result.Set("cuda", guarded(info.Env(), [] { return computeDevice().is_cuda(); }));
   return result;
 }
 

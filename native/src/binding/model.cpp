@@ -11,6 +11,7 @@
 #include "binding/process_group.h"
 #include "binding/tensor.h"
 #include "core/adamw.h"
+#include "core/transfer.h"
 
 namespace molt::binding {
 
@@ -170,8 +171,13 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
   }
 
   Napi::Value Broadcast(Info info) {
-    return queue(
-        info.Env(), [model = model(), transfer = ProcessGroupWrap::of(info[0])] { model->broadcast(transfer); });
+    const auto format = info[1].IsObject() ? info[1].As<Napi::Object>() : Napi::Object::New(info.Env());
+    const auto bytes = format.Get("bucketBytes");
+    const auto send = [model = model(), transfer = ProcessGroupWrap::of(info[0]), dtype = toDtype(format.Get("dtype")),
+                       bucketBytes = bytes.IsNumber() ? bytes.As<Napi::Number>().Int64Value() : kBucketBytes] {
+      return model->broadcast(transfer, dtype, bucketBytes);
+    };
+    return queue(info.Env(), send, string);
   }
 
   Napi::Value ComputeChecksum(Info info) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "binding/async.h"
+#include "core/nccl.h"
 
 namespace molt::binding {
 
@@ -20,6 +21,7 @@ ProcessGroupOptions readOptions(Napi::Object object) {
       .prefix = object.Get("prefix").As<Napi::String>(),
       .serveStore = object.Get("serveStore").As<Napi::Boolean>(),
       .timeout = std::chrono::milliseconds(number("timeoutMs")),
+      .backend = object.Get("backend").IsString() ? object.Get("backend").ToString().Utf8Value() : "",
   };
   if (options.rank < 0 || options.rank >= options.worldSize)
     throw Napi::RangeError::New(object.Env(), "rank must lie in [0, worldSize)");
@@ -31,6 +33,13 @@ Napi::Value create(Info info) {
     return std::make_shared<ProcessGroup>(options);
   };
   return queueObject(info.Env(), "ProcessGroup", meet);
+}
+
+Napi::Value serve(Info info) {
+  const auto id = info[1].As<Napi::Uint8Array>();
+  const auto port = static_cast<uint16_t>(info[0].As<Napi::Number>().Uint32Value());
+  auto server = guarded(info.Env(), [&] { return serveUniqueId(port, {id.Data(), id.Data() + id.ElementLength()}); });
+  return Napi::Function::New(info.Env(), [server](Info) mutable { server.reset(); });
 }
 
 }  // namespace
@@ -80,6 +89,7 @@ void initProcessGroup(Napi::Env env, Napi::Object exports) {
        G::InstanceAccessor<&G::WorldSize>("worldSize"), G::InstanceMethod<&G::AllReduce>("allReduce"),
        G::InstanceMethod<&G::Barrier>("barrier"), G::InstanceMethod<&G::Close>("close")});
   Addon::of(env).define(exports, "ProcessGroup", constructor);
+  exports.Set("serveUniqueId", Napi::Function::New(env, serve));
 }
 
 static const Registration registration(initProcessGroup);

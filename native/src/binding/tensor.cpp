@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "binding/async.h"
+#include "core/device.h"
 
 namespace molt::binding {
 
@@ -57,14 +58,14 @@ Napi::Value from(Info info) {
   return guarded(info.Env(), [&] {
     auto tensor = at::empty({static_cast<int64_t>(data.ElementLength())}, at::kFloat);
     std::copy_n(data.Data(), data.ElementLength(), tensor.mutable_data_ptr<float>());
-    return TensorWrap::make(info.Env(), tensor.reshape(shape));
+    return TensorWrap::make(info.Env(), tensor.reshape(shape).to(computeDevice()));
   });
 }
 
 }  // namespace
 
 Napi::Value floats(Napi::Env env, const at::Tensor& values) {
-  const auto contiguous = values.contiguous();
+  const auto contiguous = values.cpu().contiguous();
   auto result = Napi::Float32Array::New(env, contiguous.numel());
   std::copy_n(contiguous.const_data_ptr<float>(), contiguous.numel(), result.Data());
   return result;

@@ -33,7 +33,7 @@ void AdamW::step(double learningRate, double gradientScale) {
     }
     if (weights.empty()) return;
     // The operator reads the step for its bias correction and does not count it.
-    const std::vector<at::Tensor> steps(weights.size(), at::scalar_tensor(stepCount + 1, at::kFloat));
+    const std::vector<at::Tensor> steps(weights.size(), at::scalar_tensor(stepCount + 1, weights[0].options()));
     at::_fused_adamw_(
         weights, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learningRate, options_.beta1, options_.beta2,
         decay ? options_.weightDecay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false);

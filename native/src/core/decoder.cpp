@@ -48,7 +48,7 @@ const at::Tensor& UnitWeights::operator[](const char* role) const {
 }
 
 Rotary rotaryTables(const DecoderConfig& config, const at::Tensor& positions) {
-  const auto frequencies = at::tensor(config.inverseFrequencies, at::kFloat);
+  const auto frequencies = at::tensor(config.inverseFrequencies, at::kFloat).to(positions.device());
   const auto angles = positions.to(at::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
   const auto whole = at::cat({angles, angles}, 1).unsqueeze(1);
   return {whole.cos().mul_(config.ropeScale), whole.sin().mul_(config.ropeScale)};

@@ -63,7 +63,7 @@ ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group) {
   const int64_t ranks = group.worldSize(), own = counts.size(0) / ranks;
   const std::vector<int64_t> runs(ranks, own);
   // [rank, own expert]
-  const auto given = counts.view({ranks, own}), taken = exchange(counts, runs, runs, group).view({ranks, own});
+  const auto given = counts.view({ranks, own}), taken = exchange(counts, runs, runs, group).cpu().view({ranks, own});
   const auto from = taken.accessor<int64_t, 2>();
   ExchangePlan plan;
   plan.counts = taken.sum(0);
@@ -87,8 +87,8 @@ ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group) {
       }
     }
   }
-  plan.order = at::tensor(order, at::kLong);
-  plan.back = at::tensor(back, at::kLong);
+  plan.order = at::tensor(order, at::kLong).to(counts.device());
+  plan.back = at::tensor(back, at::kLong).to(counts.device());
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/device.h"
 #include "core/sampling.h"
 #include "core/simd.h"
 
@@ -19,7 +20,7 @@ KvCache::KvCache(const DecoderConfig& config, int64_t pageSize, int64_t numPages
   TORCH_CHECK(pageSize > 0 && numPages > 0, "a cache of ", numPages, " pages of ", pageSize, " tokens is empty");
   for (int64_t layer = 0; layer < config.numLayers; ++layer) {
     // Not zeroed: no slot is read before it is written, and untouched pages take no memory.
-    keys_.push_back(at::empty({numPages * pageSize, config.numKvHeads, config.headDim}, dtype));
+    keys_.push_back(at::empty({numPages * pageSize, config.numKvHeads, config.headDim}, onDevice(dtype)));
     values_.push_back(at::empty_like(keys_.back()));
   }
   free_.resize(numPages);

@@ -1,5 +1,6 @@
 #include "core/memory.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
@@ -9,6 +10,8 @@
 #include <bit>
 #include <mutex>
 #include <vector>
+
+#include "core/device.h"
 
 namespace molt {
 
@@ -95,6 +98,12 @@ void countMemory() {
 }
 
 MemoryUse memoryUse(bool reset) {
+  if (const auto device = computeDevice(); device.is_cuda()) {
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto held = at::accelerator::getDeviceStats(device.index()).allocated_bytes[all];
+    if (reset) at::accelerator::resetPeakStats(device.index());
+    return {held.current, held.peak};
+  }
   const MemoryUse use{current, peak};
   if (reset) peak = current.load();
   return use;

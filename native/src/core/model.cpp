@@ -21,8 +21,10 @@
 #include <optional>
 
 #include "core/context.h"
+#include "core/device.h"
 #include "core/kernels.h"
 #include "core/selective.h"
+#include "core/transfer.h"
 #include "core/unit.h"
 
 namespace molt {
@@ -230,7 +232,7 @@ at::Tensor Model::run(const PackedRows& packed, bool grad, RouteTotals& routes) 
   const auto scores = runHead(rows, runLayers(rows, grad, routes), grad);
   if (context && config_.moe) routes.sumOver(*context);
   const auto length = static_cast<int64_t>(packed.tokens.size());
-  const auto placed = at::zeros({length, scores.size(1)}, at::kFloat).index_copy(0, rows.origins, scores);
+  const auto placed = at::zeros({length, scores.size(1)}, scores.options()).index_copy(0, rows.origins, scores);
   return context ? gatherScores(placed, context) : placed;
 }
 
@@ -255,7 +257,7 @@ UnitOptions Model::unitOptions(size_t index, bool grad) const {
 
 at::Tensor Model::runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const {
   // Token ids have no gradient; this stands for one, so that backward reaches the embedding.
-  const auto anchor = at::zeros({1}, at::kFloat).set_requires_grad(grad);
+  const auto anchor = at::zeros({1}, onDevice(at::kFloat)).set_requires_grad(grad);
   auto hidden = runEmbedding(unitShards_[0][0], rows.tokens, anchor, shardsOf(1));
   const auto rotary = rotaryTables(config_, rows.positions);
   int64_t mixtures = 0;
@@ -415,11 +417,15 @@ void Model::save(const std::string& path, const std::vector<uint8_t>& header, bo
   if (file) file->close();
 }
 
-void Model::broadcast(const std::shared_ptr<ProcessGroup>& transfer) const {
+std::string Model::broadcast(
+    const std::shared_ptr<ProcessGroup>& transfer, at::ScalarType dtype, int64_t bucketBytes) const {
   TORCH_CHECK(rank() != 0 || transfer, "rank 0 of the model broadcasts its weights and needs the transfer's group");
+  std::optional<WeightSender> sender;
+  if (rank() == 0) sender.emplace(*transfer, dtype, bucketBytes);
   forEachParameter(false, [&](const at::Tensor& value) {
-    if (rank() == 0) transfer->broadcast(value, 0);
+    if (sender) sender->add(value);
   });
+  return sender ? sender->finish() : "";
 }
 
 std::string Model::checksum() const {

@@ -72,8 +72,10 @@ class Model {
 
   /// Rank 0 writes the header and every parameter in the order of the units; or the adapters' alone. Collective.
   void save(const std::string& path, const std::vector<uint8_t>& header, bool adaptersOnly) const;
-  /// Rank 0 sends every parameter, in the order of the units, as root of `transfer` (null elsewhere). Collective.
-  void broadcast(const std::shared_ptr<ProcessGroup>& transfer) const;
+  /// Rank 0 sends every parameter, in the order of the units, as root of `transfer` (null elsewhere), and gives the
+  /// checksum of what it sent. Collective.
+  std::string broadcast(
+      const std::shared_ptr<ProcessGroup>& transfer, at::ScalarType dtype, int64_t bucketBytes) const;
   /// Of every parameter in the order of the units; padding does not count. Collective.
   std::string checksum() const;
 

@@ -10,6 +10,9 @@
 #include <numeric>
 #include <optional>
 
+#include "core/device.h"
+#include "core/flash.h"
+
 namespace molt {
 namespace {
 
@@ -129,10 +132,15 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
     const auto routes = at::tensor(rows.routes, at::kLong).view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
     sorted.routes = routes.index_select(0, at::tensor(places, at::kLong));
   }
+  for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
+                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes, &sorted.keys.places}) {
+    if (tensor->defined()) *tensor = tensor->to(computeDevice());
+  }
   return sorted;
 }
 
 at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window) {
+  if (qkv.q.is_cuda() && qkv.q.scalar_type() != at::kFloat) return flashAttendRows(qkv, groups, window);
   std::vector<at::Tensor> outputs;
   outputs.reserve(groups.size());
   for (const auto& group : groups) {
@@ -147,7 +155,7 @@ at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64
     const auto keys = [&](const at::Tensor& x) { return batch(x, group.keys, group.whole).narrow(2, 0, seen); };
     std::optional<at::Tensor> mask;
     if (group.first > 0 || (window > 0 && window < seen)) {
-      mask = at::ones({group.length, seen}, at::kBool).tril_(group.first);
+      mask = at::ones({group.length, seen}, qkv.q.options().dtype(at::kBool)).tril_(group.first);
       if (window > 0) mask->triu_(group.first + 1 - window);
     }
     const auto attended = at::scaled_dot_product_attention(

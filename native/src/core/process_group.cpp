@@ -7,7 +7,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include "core/device.h"
 #include "core/error.h"
+#include "core/nccl.h"
 
 namespace molt {
 
@@ -38,7 +40,7 @@ std::string addressTowards(const std::string& host, uint16_t port) {
   TORCH_CHECK(false, "no network route to ", host, ":", port);
 }
 
-c10::intrusive_ptr<c10d::Store> openStore(const ProcessGroupOptions& options) {
+c10::intrusive_ptr<c10d::TCPStore> openStore(const ProcessGroupOptions& options) {
   c10d::TCPStoreOptions storeOptions;
   storeOptions.port = options.port;
   storeOptions.isServer = options.serveStore;
@@ -46,7 +48,23 @@ c10::intrusive_ptr<c10d::Store> openStore(const ProcessGroupOptions& options) {
   storeOptions.timeout = options.timeout;
   auto store = c10::make_intrusive<c10d::TCPStore>(options.host, storeOptions);
   store->setTimeout(options.timeout);
-  return c10::make_intrusive<c10d::PrefixStore>(options.prefix, store);
+  return store;
+}
+
+std::string backendOf(const ProcessGroupOptions& options) {
+  if (options.backend.empty()) return computeDevice().is_cuda() ? "nccl" : "gloo";
+  return options.backend;
+}
+
+c10::intrusive_ptr<c10d::Backend> createBackend(const ProcessGroupOptions& options) {
+  const auto& [host, port, rank, worldSize, prefix, serveStore, timeout, asked] = options;
+  const std::string backend = backendOf(options);
+  if (backend == "vllm") return joinVllm(openStore(options), worldSize, timeout);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, openStore(options));
+  if (backend == "nccl") return createNccl(store, rank, worldSize, timeout);
+  auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(addressTowards(host, port)));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, worldSize, gloo);
 }
 
 }  // namespace
@@ -54,12 +72,10 @@ c10::intrusive_ptr<c10d::Store> openStore(const ProcessGroupOptions& options) {
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     : rank_(options.rank),
       worldSize_(options.worldSize),
+      device_(backendOf(options) == "gloo" ? at::Device(at::kCPU) : computeDevice()),
       name_(c10::str("group '", options.prefix, "' (rank ", options.rank, " of ", options.worldSize, ")")) {
   try {
-    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    const auto address = addressTowards(options.host, options.port);
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-    backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(openStore(options), rank_, worldSize_, gloo);
+    backend_ = createBackend(options);
   } catch (const std::exception& error) {
     TORCH_CHECK(false, name_, " did not form at ", options.host, ":", options.port, ": ", messageOf(error));
   }
@@ -67,7 +83,7 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
 
 ProcessGroup::~ProcessGroup() = default;
 
-c10::intrusive_ptr<c10d::ProcessGroupGloo> ProcessGroup::backend() {
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() {
   std::lock_guard lock(mutex_);
   TORCH_CHECK(backend_, name_, " is closed");
   return backend_;
@@ -84,15 +100,16 @@ void ProcessGroup::finish(const c10::intrusive_ptr<c10d::Work>& work, const char
 void ProcessGroup::allReduce(at::Tensor data, Reduce op) {
   c10d::AllreduceOptions options;
   options.reduceOp = op == Reduce::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
-  std::vector<at::Tensor> tensors{std::move(data)};
+  std::vector<at::Tensor> tensors{data.to(device_)};
   finish(backend()->allreduce(tensors, options), "the all-reduce");
+  if (!tensors[0].is_same(data)) data.copy_(tensors[0]);
 }
 
-void ProcessGroup::broadcast(at::Tensor data, int root) {
+std::function<void()> ProcessGroup::startBroadcast(at::Tensor data, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> tensors{std::move(data)};
-  finish(backend()->broadcast(tensors, options), "the broadcast");
+  return [this, work = backend()->broadcast(tensors, options)] { finish(work, "the broadcast"); };
 }
 
 void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
@@ -115,7 +132,7 @@ void ProcessGroup::reduceScatter(at::Tensor shard, at::Tensor whole) {
 void ProcessGroup::barrier() { finish(backend()->barrier(), "the barrier"); }
 
 void ProcessGroup::close() {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> last;
+  c10::intrusive_ptr<c10d::Backend> last;
   std::lock_guard lock(mutex_);
   last.swap(backend_);
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace c10d {
-class ProcessGroupGloo;
+class Backend;
 class Work;
 }  // namespace c10d
 
@@ -23,12 +23,14 @@ struct ProcessGroupOptions {
   std::string prefix;
   bool serveStore;
   std::chrono::milliseconds timeout;
+  std::string backend;  // gloo, nccl or vllm; empty: the device's own
 };
 
 enum class Reduce { kSum, kMax };
 
 /// c10d over Gloo. Every operation is collective, blocks until it is done, and throws when `timeout` passes or a peer
-/// dies; call them on the native thread. Tensors are contiguous.
+/// dies; call them on the native thread. Tensors are contiguous and on the group's device. Over NCCL operations return
+/// once they are queued on the GPU.
 class ProcessGroup {
  public:
   /// Meets the other ranks through the store.
@@ -37,10 +39,11 @@ class ProcessGroup {
 
   int rank() const { return rank_; }
   int worldSize() const { return worldSize_; }
-  /// In place.
+  at::Device device() const { return device_; }
+  /// In place, from and to any device.
   void allReduce(at::Tensor data, Reduce op = Reduce::kSum);
-  /// In place, from `root`.
-  void broadcast(at::Tensor data, int root);
+  /// In place, from `root`. What it returns waits for it.
+  std::function<void()> startBroadcast(at::Tensor data, int root);
   /// `whole` is `worldSize` shards laid end to end, in rank order.
   void allGather(at::Tensor whole, at::Tensor shard);
   /// The same, under way: what it returns waits for its end, within the deadline counted from here.
@@ -55,15 +58,16 @@ class ProcessGroup {
   void close();
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend();
+  c10::intrusive_ptr<c10d::Backend> backend();
   /// Waits for what was started; `what` names it in the error.
   void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
 
   const int rank_;
   const int worldSize_;
+  const at::Device device_;
   const std::string name_;
   std::mutex mutex_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
 }  // namespace molt

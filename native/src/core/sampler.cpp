@@ -14,7 +14,8 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/process_group.h"
+#include "core/device.h"
+#include "core/transfer.h"
 
 namespace molt {
 
@@ -46,7 +47,7 @@ Plan::Prompts planPrompts(
     for (int64_t t = 0; t < count; ++t) rows.push_back(cu[i] + t);
     cache.appendSlots(spans[i], 0, past + count, slots);
   }
-  return {past, count, at::tensor(rows), at::tensor(slots)};
+  return {past, count, at::tensor(rows).to(computeDevice()), at::tensor(slots).to(computeDevice())};
 }
 
 // byHand: single tokens go to decodeAttention.
@@ -65,8 +66,8 @@ Plan makePlan(const KvCache& cache, const std::vector<Span>& spans, const std::v
     }
   }
   for (const auto& [shape, members] : shapes) plan.prompts.push_back(planPrompts(cache, spans, cu, members));
-  plan.positions = at::tensor(positions);
-  plan.slots = at::tensor(slots);
+  plan.positions = at::tensor(positions).to(computeDevice());
+  plan.slots = at::tensor(slots).to(computeDevice());
   return plan;
 }
 
@@ -79,7 +80,7 @@ at::Tensor byHead(const at::Tensor& rows, int64_t length) {
 std::optional<at::Tensor> maskOf(int64_t past, int64_t count, int64_t window) {
   const bool narrow = window > 0 && window < past + count;
   if (past == 0 && !narrow) return std::nullopt;
-  auto mask = at::ones({count, past + count}, at::kBool).tril_(past);
+  auto mask = at::ones({count, past + count}, onDevice(at::kBool)).tril_(past);
   return narrow ? mask.triu_(past + 1 - window) : mask;
 }
 
@@ -89,8 +90,10 @@ at::Tensor attend(const KvCache& cache, int64_t layer, int64_t window, const Pla
   const auto& values = cache.values(layer);
   keys.index_copy_(0, plan.slots, qkv.k);
   values.index_copy_(0, plan.slots, qkv.v);
-  const auto out = at::empty(qkv.q.sizes(), at::kFloat);
-  decodeAttention(cache, layer, window, plan.decodes, qkv.q.to(at::kFloat).contiguous(), out);
+  const auto out = at::empty(qkv.q.sizes(), onDevice(at::kFloat));
+  if (!plan.decodes.empty()) {
+    decodeAttention(cache, layer, window, plan.decodes, qkv.q.to(at::kFloat).contiguous(), out);
+  }
   for (const auto& [past, count, rows, slots] : plan.prompts) {
     const auto mask = maskOf(past, count, window);
     const auto attended = at::scaled_dot_product_attention(
@@ -142,13 +145,12 @@ void Sampler::receive(ProcessGroup& transfer, const std::vector<std::string>& na
       missing.empty(), missing.size(), " of the model's tensors are not named, such as '",
       missing.empty() ? "" : missing.begin()->first, "': nothing was received");
   complete_ = false;
-  for (const size_t i : order) {
-    const auto& target = weights_.parameters()[i].second;
-    const auto values = target.scalar_type() == at::kFloat ? target : at::empty(target.sizes(), at::kFloat);
-    transfer.broadcast(values, 0);
-    hashes_[i] = hashOf(values);
-    if (!values.is_same(target)) target.copy_(values);
-  }
+  std::vector<at::IntArrayRef> shapes;
+  for (const size_t i : order) shapes.push_back(weights_.parameters()[i].second.sizes());
+  receiveWeights(transfer, shapes, [&](size_t next, const at::Tensor& values) {
+    hashes_[order[next]] = hashOf(values);
+    weights_.parameters()[order[next]].second.copy_(values);
+  });
   finishWeights();
 }
 
@@ -200,9 +202,9 @@ SamplerResult Sampler::step(const SamplerBatch& batch) {
 
 at::Tensor Sampler::hiddenOf(const SamplerBatch& batch, const std::vector<Span>& spans) const {
   const auto& config = options_.config;
-  const Plan plan = makePlan(cache_, spans, batch.cu, !options_.plain);
+  const Plan plan = makePlan(cache_, spans, batch.cu, !options_.plain && computeDevice().is_cpu());
   const Rotary rotary = rotaryTables(config, plan.positions);
-  auto hidden = weights_.embed(at::tensor(batch.tokens, at::kLong));
+  auto hidden = weights_.embed(at::tensor(batch.tokens, at::kLong).to(computeDevice()));
   for (int64_t layer = 0; layer < config.numLayers; ++layer) {
     const int64_t window = config.windows[layer];
     hidden = weights_.layer(
@@ -216,7 +218,8 @@ std::vector<Choice> Sampler::choose(const SamplerBatch& batch, const at::Tensor&
   const int64_t vocab = options_.config.vocabSize;
   const int64_t count = static_cast<int64_t>(ends.size());
   const bool all = hidden.size(0) == count;
-  const auto logits = weights_.logits(all ? hidden : hidden.index_select(0, at::tensor(ends).sub_(1)));
+  const auto last = at::tensor(ends).sub_(1).to(computeDevice());
+  const auto logits = weights_.logits(all ? hidden : hidden.index_select(0, last));
   const float* rows = logits.const_data_ptr<float>();
   std::vector<Choice> choices(count);
   forEachRow(count, vocab, [&](int64_t begin, int64_t end) {

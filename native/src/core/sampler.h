@@ -44,7 +44,7 @@ class Sampler {
   explicit Sampler(SamplerOptions options);
 
   void load(const std::vector<TensorLocation>& tensors);
-  /// One broadcast from rank 0 for each name, in this order; the names are those of all parameters, in any order.
+  /// What rank 0 sends, in the order of `names`: all parameters'.
   void receive(ProcessGroup& transfer, const std::vector<std::string>& names);
   /// Of the float32 values that came in, whatever dtype they are kept in.
   std::string checksum() const;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/device.h"
 #include "core/flat.h"
 
 namespace molt {
@@ -14,7 +15,7 @@ ServedWeights::ServedWeights(
     : config_(config) {
   for (const auto& description : units) {
     const FlatLayout layout(description.parameters);
-    const auto flat = at::empty({layout.size}, dtype);
+    const auto flat = at::empty({layout.size}, onDevice(dtype));
     for (const auto& slot : layout.slots) parameters_.emplace_back(slot.parameter.name, slot.in(flat));
     auto& unit = units_.emplace_back(Unit{layout.weightsOf(flat), {}});
     const auto project = [&](const std::string& role, const at::Tensor& weight) {
@@ -55,7 +56,7 @@ at::Tensor ServedWeights::layer(
 at::Tensor ServedWeights::logits(const at::Tensor& hidden) const {
   const auto& unit = units_.back();
   const auto x = rmsNorm(hidden, unit.weights["norm"], config_.rmsNormEps);
-  return unit.product("head", x).to(at::kFloat).contiguous();
+  return unit.product("head", x).to(at::kFloat).cpu().contiguous();
 }
 
 }  // namespace molt

@@ -27,7 +27,7 @@ class ServedWeights {
   /// [T, H] to [T, H].
   at::Tensor layer(
       int64_t index, const at::Tensor& hidden, const Rotary& rotary, const Attention& attention) const;
-  /// hidden: [N, H]. Gives float32 [N, V], contiguous.
+  /// hidden: [N, H]. Gives float32 [N, V], contiguous, on the CPU, where tokens are chosen.
   at::Tensor logits(const at::Tensor& hidden) const;
 
  private:

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import { keepPartial } from "../engines/client.ts";
 import { ChoiceText } from "../engines/embedded/choice-text.ts";
+import { joinRoutes } from "../engines/routes.ts";
 import type { EngineLease, GenerateRequest, GenerateResult, SamplingParams } from "../engines/types.ts";
 import { messageOf } from "../errors.ts";
 import { idsOf, type RolloutContext, RolloutFailure, type RolloutTask, takenBack } from "./rollout.ts";
@@ -158,7 +159,8 @@ export class ModelCalls {
       logprobs: [...kept.logprobs, ...part.logprobs].slice(0, end),
       versions: [...kept.versions, ...part.versions].slice(0, end),
     });
-    const whole = { ...part, ...upTo() };
+    const routes = joinRoutes(kept.routes, part.routes);
+    const whole = { ...part, ...upTo(), ...(routes && { routes }) };
     const { length } = whole.tokenIds;
     if (part.stop === "abort" && length >= maxTokens) whole.stop = "length";
     if (stop.length === 0 || (kept.tokenIds.length === 0 && part.stop !== "abort")) return whole;
@@ -167,7 +169,10 @@ export class ModelCalls {
     for (const [index, id] of whole.tokenIds.entries()) {
       await text.push(id);
       const { stopString } = text;
-      if (stopString !== null) return { ...upTo(index + 1), stop: "stop", stopString, cut: length - index - 1 };
+      if (stopString !== null) {
+        const cut = length - index - 1;
+        return { ...whole, ...upTo(index + 1), stop: "stop", stopString, cut };
+      }
     }
     return whole;
   }

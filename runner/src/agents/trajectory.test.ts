@@ -337,3 +337,46 @@ test(
   },
   240_000 * Number(process.env.MOLT_DEADLINE_SCALE ?? 1),
 );
+
+describe("routes of a mixture", () => {
+  /** Of each position but the last, its number and the pass that gave it. */
+  const withRoutes = (sampled: GenerateResult, promptLength: number, pass: number): GenerateResult => {
+    const positions = promptLength + sampled.tokenIds.length - 1;
+    const ids = Int16Array.from({ length: 2 * positions }, (_, i) => (i % 2 === 0 ? i / 2 : pass));
+    return { ...sampled, routes: { ids, width: 2 } };
+  };
+
+  test("a position has those of the pass that sampled from it; a later turn fills the reply's last token", async () => {
+    const session = new Session(chatml);
+    let messages = [user("one")];
+    const ends: number[] = [];
+    for (let turn = 0; turn < 3; turn++) {
+      const pending = await session.prepare(messages);
+      const sampled = reply([...(await chatml.encode(`reply ${turn}`)), end()]);
+      const message: Message = { role: "assistant", content: await session.textOf(sampled) };
+      const info = { callId: `c${turn}`, temperature: 1, stop: "stop" as const };
+      session.commit(pending, withRoutes(sampled, pending.tokenIds.length, turn), message, info);
+      ends.push(pending.tokenIds.length + sampled.tokenIds.length);
+      messages = [...messages, message, user(`more ${turn}`)];
+    }
+    const [segment] = session.toSegments();
+    const { tokens, routes } = segment!;
+    // The turn whose pass came first over a position: it had all positions before its reply's last token.
+    const passOf = (t: number) => ends.findIndex((end) => t < end - 1);
+    const expected = [...tokens].flatMap((_, t) => (passOf(t) < 0 ? [-1, -1] : [t, passOf(t)]));
+    expect([...routes!]).toEqual(expected);
+  });
+
+  test("of a turn without any are unknown", async () => {
+    const session = new Session(chatml);
+    const { messages } = await say(session, [user("one")], reply([5, 6, end()]));
+    const pending = await session.prepare([...messages, user("two")]);
+    const sampled = reply([7, end()]);
+    const info = { callId: "c", temperature: 1, stop: "stop" as const };
+    session.commit(pending, withRoutes(sampled, pending.tokenIds.length, 1), null, info);
+    const [{ routes, turns }] = session.toSegments() as [Segment];
+    const before = turns[0]!.end - 1;
+    expect([...routes!.slice(0, 2 * before)]).toEqual(new Array(2 * before).fill(-1));
+    expect([...routes!.slice(2 * before, 2 * before + 4)]).toEqual([before, 1, before + 1, 1]);
+  });
+});

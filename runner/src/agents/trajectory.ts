@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import type { ToolSchema } from "../data/chat-template.ts";
 import type { Tokenizer } from "../data/tokenizer.ts";
+import { type Routes, routesFrom } from "../engines/routes.ts";
 import type { GenerateResult } from "../engines/types.ts";
 import { Mask, type Message, type Segment, type ToolCall, type Turn } from "./types.ts";
 
@@ -108,9 +109,12 @@ export class Session {
   }
 
   /** Stores a reply; `message` is what the agent was given for it, which it will echo. */
-  commit(pending: PendingTurn, sampled: GenerateResult, message: Message | null, info: TurnInfo): ServedTurn {
-    this.check(sampled);
+  commit(pending: PendingTurn, given: GenerateResult, message: Message | null, info: TurnInfo): ServedTurn {
+    this.check(given);
     const { parent, asked } = pending;
+    // Those before are its parents': the last of them sampled this request's first position.
+    const known = Math.max(0, pending.tokenIds.length - pending.contextIds.length - 1);
+    const sampled = given.routes ? { ...given, routes: routesFrom(given.routes, known) } : given;
     const root = parent && (parent.root ?? parent);
     const echo = message && echoOf(message);
     const said = `${parent && asked?.slice(parent.asked?.length)}${JSON.stringify(message)}`;
@@ -260,10 +264,19 @@ function toSegment(leaf: ServedTurn, claimed: Set<ServedTurn>): Segment {
     segment.logprobs.set(sampled.logprobs, start);
     segment.versions.set(sampled.versions, start);
     segment.turns.push({ start, end, ...info, ...(!isDelivered && { stop: "abort" }) } satisfies Turn);
+    addRoutes(segment, sampled.routes, Math.max(0, at - 1), end - 1);
     claimed.add(turn);
     at = end;
   }
   return segment;
+}
+
+/** Of the positions `from` to `to`, each once: a reply's last token gets its own with the turn that goes on from it. */
+function addRoutes(segment: Segment, routes: Routes | undefined, from: number, to: number): void {
+  if (!routes) return;
+  const { ids, width } = routes;
+  segment.routes ??= new Int16Array(segment.tokens.length * width).fill(-1);
+  segment.routes.set(ids.subarray(0, (to - from) * width), from * width);
 }
 
 /** What an assistant's message says, whatever wire it came by: null and "" alike, marks and thoughts ignored. */

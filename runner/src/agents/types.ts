@@ -31,6 +31,11 @@ export interface Segment {
   logprobs: Float32Array;
   versions: Int32Array;
   turns: Turn[];
+  /**
+   * Of a mixture, where the engine records them: `[tokens, layers x experts a token]` ids of the experts that each
+   * position went through when the next was sampled; -1 where nobody knows.
+   */
+  routes?: Int16Array;
 }
 
 export interface RolloutIds {

@@ -14,9 +14,16 @@ export interface UpdateMetrics {
   /** Over trained tokens: divided by the update's tokens they are means. */
   sums: Record<string, number>;
   maxima: Record<string, number>;
+  /** A sum, and how many it is over. */
+  means?: Record<string, [sum: number, count: number]>;
 }
 
-export function addMetrics(total: UpdateMetrics, { sums, maxima }: UpdateMetrics): void {
+export function addMetrics(total: UpdateMetrics, { sums, maxima, means = {} }: UpdateMetrics): void {
+  total.means ??= {};
+  for (const [name, [sum, count]] of Object.entries(means)) {
+    const [before, counted] = total.means[name] ?? [0, 0];
+    total.means[name] = [before + sum, counted + count];
+  }
   for (const [name, value] of Object.entries(sums)) total.sums[name] = (total.sums[name] ?? 0) + value;
   for (const [name, value] of Object.entries(maxima)) total.maxima[name] = Math.max(total.maxima[name] ?? 0, value);
 }

@@ -157,7 +157,7 @@ function events(program: Node, nodes: Node[]): Mention[] {
 }
 
 /** Objects of these names hold metrics: of a step, an update or an eval. */
-const holders = new Set(["metrics", "sums", "maxima"]);
+const holders = new Set(["metrics", "sums", "maxima", "means"]);
 
 const holds = (node: unknown) => holders.has(nameOf(bare(node as Node)) ?? "");
 

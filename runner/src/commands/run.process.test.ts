@@ -359,7 +359,6 @@ describe("run", () => {
       "900",
     );
     expect(refused.code).toBe(2);
-    expect(refused.output).toContain("actor.devices_per_node: it holds the shards of 1 ranks");
     expect(refused.output).toContain("run.seed: its prompts are in the order of seed 3");
     const absent = await run("fork", directory, "--step", "3");
     expect(absent).toMatchObject({ code: 2, output: expect.stringContaining("no complete checkpoint of step 3") });

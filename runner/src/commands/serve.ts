@@ -28,11 +28,11 @@ export const serveDefaults: Omit<EngineOptions, "model"> = {
 export async function serveCommand(options: ServeOptions, version: string): Promise<void> {
   const { promise: stopped, resolve } = deferred();
   const stop = () => resolve();
-  const isChild = process.env.MOLT_CHILD !== undefined;
-  process.on("SIGINT", isChild ? () => {} : stop);
-  process.once("SIGTERM", stop);
-  if (isChild) endWithParent(stop);
-  else await requireAddon();
+  if (process.env.MOLT_CHILD !== undefined) endWithParent(stop);
+  else {
+    process.on("SIGINT", stop).once("SIGTERM", stop);
+    await requireAddon();
+  }
   // It loads the addon.
   const { startEngine } = await import("../engines/embedded/engine.ts");
   const apiKey = options.apiKey ?? process.env.MOLT_API_KEY ?? null;

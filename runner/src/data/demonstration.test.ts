@@ -154,4 +154,12 @@ describe("rows longer than data.max_len", () => {
     expect(cut.rows[1]!.mask).toEqual(whole[1]!.mask.slice(0, limit));
     expect(cut.rows[2]).toBeNull();
   });
+
+  test("where none is left are refused, however they are cut", async () => {
+    const tokenizer = await Tokenizer.load(bytelevel);
+    for (const overlong of ["drop", "truncate"]) {
+      const none = encodeDemonstrations(tokenizer, rows, settings(overlong, 2), place);
+      await expect(none).rejects.toThrow("data.prompt_dataset: none of its 3 rows fits in data.max_len 2 with a reply");
+    }
+  });
 });

@@ -37,7 +37,8 @@ const shownRows = 10;
 
 /**
  * Rows as sft takes them: null where one is left out. Longer ones than `data.max_len` are refused, left out or cut, as
- * `data.overlong` says; one that is cut before its first reply is left out. `file`, `option`: the rows', for messages.
+ * `data.overlong` says; one that is cut before its first reply is left out. Throws where none is left. `file`, `option`: the
+ * rows', for messages.
  */
 export async function encodeDemonstrations(
   tokenizer: Tokenizer,
@@ -67,5 +68,8 @@ export async function encodeDemonstrations(
     const message = `${option}: ${problems.length} rows cannot be demonstrations:${indented(problems, shownRows)}`;
     throw fileError(file, message, "leave them out; data.overlong drops or truncates those that are too long");
   }
-  return { rows: encoded, truncated, dropped: encoded.filter((row) => row === null).length };
+  const dropped = encoded.filter((row) => row === null).length;
+  if (dropped < rows.length) return { rows: encoded, truncated, dropped };
+  const fix = "set data.max_len to the longest row's tokens, or more";
+  throw fileError(file, `${option}: none of its ${rows.length} rows fits in data.max_len ${most} with a reply`, fix);
 }

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Pool } from "undici";
 import { DeadlineError, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
+import { checkRoutes } from "./routes.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 import { encodeGenerate, parseGenerate } from "./wire.ts";
 
@@ -67,6 +68,7 @@ export class EngineClient {
     try {
       const { versions, ...rest } = parseGenerate(reply);
       const { version } = request;
+      if (rest.routes) checkRoutes(rest.routes, request.tokenIds.length + rest.tokenIds.length);
       if (version === null && versions) return { ...rest, versions };
       if (version === null) throw new RunnerError("no weight_versions, which train.partial_rollout keep needs");
       const other = versions?.find((one) => one !== version);

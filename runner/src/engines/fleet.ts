@@ -1,7 +1,7 @@
 import { withDeadline } from "../deadline.ts";
 import { deferred, failure } from "../deferred.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { Child } from "../launchers/child.ts";
+import { localNode, type NodeProcess, type Seat } from "../launchers/node.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { EngineClient } from "./client.ts";
 import { type EnginePool, EngineRouter } from "./router.ts";
@@ -16,6 +16,8 @@ export type EngineEvent = Extract<RunEvent, { type: "engine" }>;
 
 export interface FleetOptions {
   count: number;
+  /** Of an engine, each time that it starts; this machine where not given. */
+  seatOf?: (engine: number) => Promise<Seat>;
   /** Of them, for evals alone. */
   evalEngines?: number;
   model: string;
@@ -46,7 +48,7 @@ export class EngineFleet {
   readonly died = this.lastDeath.promise;
   private readonly ended = failure();
   private stopping = false;
-  private readonly children = new Map<number, Child>();
+  private readonly children = new Map<number, NodeProcess>();
   /** Since all engines were last seen to work. */
   restarts = 0;
   private readonly starting = new Set<Promise<void>>();
@@ -98,12 +100,15 @@ export class EngineFleet {
   }
 
   private async startEngine(engine: number): Promise<string> {
-    const { model, args = [], version, startSeconds } = this.options;
+    const { model, args = [], version, startSeconds, seatOf } = this.options;
     const listening = deferred<string>();
     const name = `engine ${engine}`;
-    const child = new Child({
+    const { node, env } = (await seatOf?.(engine)) ?? { node: localNode };
+    if (this.stopping) throw new RunnerError("the run ended");
+    const child = node.start({
       name,
-      args: ["serve", "--model", model, "--port", "0", ...args],
+      env,
+      args: ["serve", "--model", model, "--host", node.address, "--port", "0", ...args],
       onLine: (line) => {
         if (line.startsWith('{"listening":')) listening.resolve(JSON.parse(line).listening);
       },

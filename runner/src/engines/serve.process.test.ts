@@ -8,6 +8,7 @@ import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
 import { deferred } from "../deferred.ts";
 import { Child } from "../launchers/child.ts";
+import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
 import type { GenerateResult } from "./types.ts";
@@ -158,14 +159,11 @@ function localRanks(): SyncRanks & { close(): void } {
     connectEngines: async (params: RankMethods["connectEngines"][0]) => {
       group = await ProcessGroup.create({ ...params, rank: 0, serveStore: true });
     },
-    broadcastWeights: async () => {
-      await model.broadcast(group);
-      return { checksum: await model.checksum() };
-    },
+    broadcastWeights: async () => ({ checksum: await model.broadcast(group) }),
     disconnectEngines: async () => group?.close(),
   };
   const all = async (method: keyof typeof methods, params: never) => [await methods[method](params)];
-  return { all: all as SyncRanks["all"], close: () => group?.close() };
+  return { node: localNode, all: all as SyncRanks["all"], close: () => group?.close() };
 }
 
 function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {

@@ -1,5 +1,6 @@
 import type { StopReason } from "../agents/types.ts";
 import type { EngineRouter } from "./router.ts";
+import type { Routes } from "./routes.ts";
 
 /** In training only `temperature` touches the logits. */
 export interface SamplingParams {
@@ -28,6 +29,8 @@ export interface GenerateResult {
   versions: number[];
   stop: Extract<StopReason, "stop" | "length" | "abort">;
   stopString?: string;
+  /** Where the engine records them. */
+  routes?: Routes;
   /** Tokens that were sampled after the stop string, and taken away. */
   cut?: number;
 }

@@ -5,7 +5,6 @@ import { parametersOf } from "../data/decoder.ts";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { indented } from "../lists.ts";
-import { freePort } from "../trainer/free-port.ts";
 import type { RankGroup } from "../trainer/handle.ts";
 import { abortEveryMs, type CallOptions, type EngineClient, type UpdateInfo } from "./client.ts";
 import type { Engine, EngineFleet } from "./fleet.ts";
@@ -14,7 +13,7 @@ import { type EnginePool, everyPool } from "./router.ts";
 export type SyncTarget = Pick<EngineFleet, "router" | "client" | "transfer" | "drop" | "ready">;
 
 /** Rank 0 speaks to the engines, the others take part in gathering. */
-export type SyncRanks = Pick<RankGroup, "all">;
+export type SyncRanks = Pick<RankGroup, "all" | "node">;
 
 /** For one membership, thrown away at any change of it and after any failure. */
 export interface TransferGroup {
@@ -162,11 +161,11 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
 /** Gloo's deadline is half an attempt's, so that its reason arrives first. */
 async function ensureGroup(options: SyncOptions, engines: Engine[], call: () => CallOptions): Promise<void> {
   const { fleet, ranks, deadlineSeconds } = options;
-  const host = "127.0.0.1";
+  const { address: host } = ranks.node;
   const urls = engines.map(({ url }) => url);
   if (String(fleet.transfer?.engines) === String(urls)) return;
   await disconnect(options);
-  const port = await freePort();
+  const port = await ranks.node.freePort();
   const prefix = `transfer-${randomBytes(4).toString("hex")}`;
   const worldSize = engines.length + 1;
   const timeoutSeconds = deadlineSeconds / 2;

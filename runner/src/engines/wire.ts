@@ -1,5 +1,6 @@
 import { RunnerError } from "../errors.ts";
 import type { VersionSpan } from "./embedded/scheduler.ts";
+import { parseRoutes } from "./routes.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 
 /**
@@ -25,6 +26,7 @@ interface GenerateReply {
     stop_reason?: string | number | null;
     logprobs?: { content?: TokenLogprob[] | null } | null;
     weight_versions?: VersionSpan[] | null;
+    routed_experts?: string | null;
   }[];
 }
 
@@ -69,6 +71,7 @@ export function parseGenerate(reply: unknown): ParsedGenerate {
     versions: choice.weight_versions ? expandSpans(choice.weight_versions, tokenIds.length) : null,
     stop,
     ...(typeof choice.stop_reason === "string" && { stopString: choice.stop_reason }),
+    ...(choice.routed_experts && { routes: parseRoutes(choice.routed_experts) }),
   };
 }
 

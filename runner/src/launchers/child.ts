@@ -9,6 +9,8 @@ export interface ChildOptions {
   /** Verb and arguments of this same command line. */
   args: string[];
   env?: Record<string, string>;
+  /** Where it works; as this process where not given. */
+  cwd?: string;
   /** Called with each whole line of output. */
   onLine?: (line: string) => void;
 }
@@ -30,7 +32,7 @@ export class Child {
   private readonly closed: Promise<void>;
   private stopping = false;
 
-  constructor({ name, args, env, onLine }: ChildOptions) {
+  constructor({ name, args, env, cwd, onLine }: ChildOptions) {
     this.name = name;
     // One OpenMP thread team per process, and no spinning at barriers: the cores are shared.
     const threads = { OMP_WAIT_POLICY: "passive", OMP_NUM_THREADS: "1" };
@@ -38,6 +40,7 @@ export class Child {
       stdio: ["pipe", "pipe", "pipe"],
       // Of a group of its own: Ctrl-C at the terminal reaches the controller alone, which ends its children in order.
       detached: true,
+      cwd,
       env: { ...threads, ...process.env, ...env, MOLT_CHILD: "1" },
     });
     this.process.stdin?.on("error", () => {});
@@ -92,8 +95,12 @@ export class Child {
   }
 }
 
-/** In a child: leave when the parent is gone. */
+/**
+ * In a child: leave when the parent is gone. Signals are the controller's, which ends its children in order: Slurm sends
+ * SIGTERM to every process of a job that is to save.
+ */
 export function endWithParent(onEnd: () => Promise<void> | void): void {
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});
   process.stdin.resume();
   process.stdin.once("end", async () => {
     const hard = setTimeout(() => process.exit(1), deadlineMs(3));

@@ -25,12 +25,12 @@ export function exportRun({ recipe, directory, log }: RunOptions, ranks: RankGro
 /** A checkpoint's weights, as a Hugging Face folder; or its adapters alone, as one of peft's. */
 export async function exportCheckpoint(
   recipe: Recipe,
-  { directory, state }: Checkpoint,
+  { directory }: Checkpoint,
   target: string,
   onlyAdapters = false,
 ): Promise<void> {
   const folder = readPolicyFolder(recipe);
-  const ranks = await startRanks(recipe, folder, state.worldSize);
+  const ranks = await startRanks(recipe, folder, recipe.actor.devices_per_node);
   try {
     await ranks.all("loadCheckpoint", { directory });
     await (onlyAdapters ? exportAdapters(ranks, recipe, target) : exportModel(ranks, folder.path, target));

@@ -8,10 +8,9 @@ import { readPrompts } from "./train-run.ts";
 
 /** Before anything starts: one error with every key under which the checkpoint cannot go on, and why. */
 export async function checkFits(recipe: Recipe, { directory, state }: Checkpoint): Promise<void> {
-  const { actor, data, run } = recipe;
-  const { worldSize, prompts, datasetFingerprint, step } = state;
+  const { data, run } = recipe;
+  const { prompts, datasetFingerprint, step } = state;
   const isOther = {
-    [`actor.devices_per_node: it holds the shards of ${worldSize} ranks`]: actor.devices_per_node !== worldSize,
     "actor.model_name_or_path, actor.lora: its weights are of a model with other parameters": !isOfModel(
       shardPath(directory, 0),
       adaptUnits(readPolicyFolder(recipe).decoder.units, recipe),

@@ -94,7 +94,12 @@ export async function startSampling(
     count: engine.count,
     evalEngines: recipe.eval.engines,
     model: folder.path,
-    args: ["--init", init, ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)])],
+    args: [
+      "--init",
+      init,
+      ...(train.routing_replay ? ["--enable-return-routed-experts"] : []),
+      ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)]),
+    ],
     version: 0,
     startSeconds,
     maxRestarts: run.max_restarts,

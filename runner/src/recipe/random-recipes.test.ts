@@ -20,7 +20,7 @@ const folder = mkdtempSync(join(tmpdir(), "molt-random-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 interface JsonType {
-  type?: string;
+  type?: string | string[];
   enum?: unknown[];
   const?: unknown;
   anyOf?: JsonType[];
@@ -35,6 +35,7 @@ interface JsonType {
 
 /** Values of the type, small ones. */
 function typed(json: JsonType): fc.Arbitrary<unknown> {
+  if (Array.isArray(json.type)) return fc.oneof(...json.type.map((type) => typed({ ...json, type })));
   // A file in place of a name is not there.
   if (json.anyOf) return fc.oneof(...json.anyOf.filter(({ pattern }) => pattern === undefined).map(typed));
   if (json.const !== undefined) return fc.constant(json.const);
@@ -96,6 +97,7 @@ function rolloutOf(recipe: Recipe, prompt: Prompt, groupId: string, rolloutId: s
     logprobs: Float32Array.from(tokens, (_, t) => (t > 0 ? -0.5 : Number.NaN)),
     versions: Int32Array.from(tokens, (_, t) => (t > 0 ? version : -1)),
     turns: [],
+    ...(recipe.train.routing_replay && { routes: new Int16Array(length) }),
   };
   const reward = Number(rolloutId.split("/").at(-1)!.replace(/\D/g, ""));
   const timings = { startedAt: 0, seconds: 0, modelSeconds: 0 };
@@ -112,11 +114,15 @@ async function stubRun(recipe: Recipe, prompts: number, directory: string) {
   const sampled = new Set<string>();
   const trained: string[] = [];
   let [engine, steps, widest] = [0, 0, 0];
+  const contextSize = recipe.fsdp.cp_size;
+  const dataCount = recipe.actor.devices_per_node / contextSize;
   const ranks = {
-    count: recipe.actor.devices_per_node,
+    dataCount,
+    contextSize,
+    rowCost: (tokens: number) => tokens,
     hasReference: false,
-    async all(method: string, paramsOf: (rank: number) => unknown) {
-      const params = Array.from({ length: recipe.actor.devices_per_node }, (_, rank) => paramsOf(rank));
+    async all(method: string, paramsOf: (dataRank: number) => unknown) {
+      const params = Array.from({ length: dataCount }, (_, rank) => paramsOf(rank));
       if (method === "score") {
         const zeros = ({ microbatches }: ScoreParams) => microbatches.flat().map(() => new Float32Array(data.max_len));
         return (params as ScoreParams[]).map((one) => ({ logprobs: zeros(one) }));
@@ -207,7 +213,7 @@ test("a random recipe is refused, or a run of it loses no sample", { timeout: 12
       const wanted = run.steps === null ? prompts * data.epochs : run.steps * rollout.batch_size;
       expect(groups.length, shown).toBe(wanted);
       expect(steps).toBe(Math.ceil(wanted / rollout.batch_size));
-      expect(widest).toBeLessThanOrEqual(train.max_tokens_per_device);
+      expect(widest).toBeLessThanOrEqual(train.max_tokens_per_device * recipe.fsdp.cp_size);
     }),
     { numRuns: 300 },
   );

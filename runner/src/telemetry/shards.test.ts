@@ -152,6 +152,24 @@ describe("the rollout store", () => {
     }
   });
 
+  it("reads all whole groups of a shard whose tail is zeros, and refuses one that is broken in its middle", async () => {
+    const writer = store();
+    await writer.add(1, [{ group: group("a") }, { group: group("b"), dropped: { reason: "stale" } }]);
+    await writer.flush();
+    const path = join(directory, "rollouts", "shard-000001.msgpack");
+    const bytes = readFileSync(path);
+    const first = 4 + bytes.readUInt32LE();
+    for (const kept of [first, first + 1, first + 4, first + 20, first + 100, bytes.length - 10, bytes.length]) {
+      for (const more of [0, 3, 4, 5000]) {
+        writeFileSync(path, Buffer.concat([bytes.subarray(0, kept), Buffer.alloc(bytes.length - kept + more)]));
+        const expected = ["1 a", "1 b"].slice(0, kept === bytes.length ? 2 : 1);
+        expect(names(await all(readRollouts(directory)))).toEqual(expected);
+      }
+    }
+    writeFileSync(path, Buffer.concat([bytes.subarray(0, 10), Buffer.alloc(first - 10), bytes.subarray(first)]));
+    await expect(all(readRollouts(directory))).rejects.toThrow();
+  });
+
   it("warns once where it cannot write, and stores again when it can", async () => {
     writeFileSync(join(directory, "rollouts"), "in the way");
     const writer = store();

@@ -1,12 +1,13 @@
 /**
  * A run's rollouts, token by token: `rollouts/shard-NNNNNN.msgpack` holds steps from NNNNNN on, up to the next shard's;
  * `eval-NNNNNN.msgpack` those of the eval at step NNNNNN.
- * It is frames, each a length of 4 bytes and a `StoredGroup` as msgpack; a killed writer leaves half a frame.
+ * It is frames, each a length of 4 bytes and a `StoredGroup` as msgpack; a killed writer leaves half a frame, or zeros
+ * in the place of what the disk had not taken yet.
  */
-import { closeSync, existsSync, openSync, readdirSync, readSync } from "node:fs";
+import { closeSync, existsSync, openSync, readdirSync, readFileSync, readSync } from "node:fs";
 import { mkdir, open, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Group } from "../agents/types.ts";
+import type { Group, Segment } from "../agents/types.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
@@ -157,10 +158,16 @@ export async function findRollouts(runDirectory: string, id: string, step?: numb
 
 function frameOf(step: number, { group, ...fate }: GroupRecord): Buffer[] {
   const failed = group.failed.map((one) => ({ ...one, message: withoutSecrets(one.message) }));
-  const frame = pack({ format, step, group: { ...group, failed }, ...fate });
+  const rollouts = group.rollouts.map((one) => ({ ...one, segments: one.segments.map(withoutRoutes) }));
+  const frame = pack({ format, step, group: { ...group, rollouts, failed }, ...fate });
   const length = Buffer.alloc(4);
   length.writeUInt32LE(frame.length);
   return [length, frame];
+}
+
+/** They are larger than all else, and for training alone. */
+function withoutRoutes({ routes, ...segment }: Segment): Segment {
+  return segment;
 }
 
 /** -1: not an eval's. */
@@ -178,15 +185,28 @@ function* readShard(path: string, mentioning = ""): Generator<StoredGroup> {
   const length = Buffer.alloc(4);
   try {
     while (readSync(file, length) === length.length) {
-      const frame = Buffer.alloc(length.readUInt32LE());
-      if (readSync(file, frame) < frame.length) return;
+      const size = length.readUInt32LE();
+      const frame = Buffer.alloc(size);
+      if (size === 0 || readSync(file, frame) < size) return;
       if (!frame.includes(mentioning)) continue;
-      const { format: written, ...stored } = unpack(frame) as StoredGroup & { format: number };
+      const read = unpackFrame(frame, file);
+      if (read === null) return;
+      const { format: written, ...stored } = read;
       const fix = "look at it with the version of molt-runner that wrote it";
       if (written !== format) throw new RunnerError(`${path} is of format ${written}, not ${format}`, { fix });
       yield stored;
     }
   } finally {
     closeSync(file);
+  }
+}
+
+/** Null where it, and with it the file, ends in zeros. */
+function unpackFrame(frame: Buffer, file: number): (StoredGroup & { format: number }) | null {
+  try {
+    return unpack(frame) as StoredGroup & { format: number };
+  } catch (error) {
+    if (frame.at(-1) === 0 && readFileSync(file).every((byte) => byte === 0)) return null;
+    throw error;
   }
 }

@@ -5,11 +5,13 @@ import { klEstimators } from "../algorithms/kl.ts";
 import { objective, valueObjective } from "../algorithms/losses/objective.ts";
 import type { LossSpec, PolicyLoss } from "../algorithms/losses/policy-loss.ts";
 import { addMetrics, tokenMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
+import { type Mixture, mixtureMetrics, mixtureRows } from "./mixture.ts";
 import { dummyRow, packRows, type StoredRow, unpackRows } from "./packing.ts";
 
 /** With the function that its name stands for. */
 export interface Loss extends LossSpec {
   policyLoss: PolicyLoss;
+  mixture?: Mixture | null;
 }
 
 /** Forward, loss, backward of a microbatch, into gradient, rows and `metrics`. Without rows, a zero-weight dummy. */
@@ -22,7 +24,9 @@ export async function accumulate(
 ): Promise<void> {
   if (rows.length === 0) return runDummy(model);
   const { packed, trained, behaviour, advantages, shares, ref, ...scored } = packRows(rows);
-  const { logp, entropy } = await model.forward(packed, true);
+  const { mixture = null } = loss;
+  const mixed = mixtureRows(rows, mixture, numTokens);
+  const { logp, entropy, ...found } = await model.forward({ ...packed, ...mixed }, true);
   const current = await logp.data();
   // Rows of a single update are not scored: the present policy, detached, is the old one.
   const old = scored.old ?? current;
@@ -42,9 +46,9 @@ export async function accumulate(
   });
   await model.backward(parts.total);
   const values = { trained, logp: current, old, behaviour, entropy: await entropy.data(), ref };
-  const found = [old, values.entropy].map((of) => unpackRows(rows, packed.cu, of));
+  const [trainerLogprobs, entropies] = [old, values.entropy].map((of) => unpackRows(rows, packed.cu, of));
   rows.forEach((row, index) => {
-    Object.assign(row, { trainerLogprobs: found[0]![index], entropy: found[1]![index] });
+    Object.assign(row, { trainerLogprobs: trainerLogprobs![index], entropy: entropies![index] });
   });
   const { sums, maxima } = tokenMetrics(values, klEstimators[loss.kl.estimator]);
   const more = {
@@ -54,6 +58,7 @@ export async function accumulate(
     ...(parts.clipped && { clip_ratio: await read(parts.clipped) }),
   };
   addMetrics(metrics, { sums: { ...sums, ...more }, maxima });
+  addMetrics(metrics, mixtureMetrics(found, mixture, numTokens));
   for (const tensor of [logp, entropy, parts.total, parts.policy, parts.clipped]) tensor?.dispose();
 }
 

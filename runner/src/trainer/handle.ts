@@ -6,13 +6,16 @@ import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { Child, ChildDied } from "../launchers/child.ts";
+import { ChildDied } from "../launchers/child.ts";
+import { localNode, type Node, type NodeProcess, type Seat } from "../launchers/node.ts";
 import { sameSecret } from "../secret.ts";
-import { freePort } from "./free-port.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
+import { rowCost } from "./row-cost.ts";
 
 export interface RankGroupOptions {
   count: number;
+  /** By rank; this machine for all where not given. */
+  seats?: Seat[];
   init: Omit<InitParams, "worldSize" | "store">;
   /** Seconds: to every rank initialized; for one request. */
   deadlines: { start: number; request: number };
@@ -31,12 +34,12 @@ type Params<M extends RankMethod> = RankMethods[M][0];
 type Result<M extends RankMethod> = RankMethods[M][1];
 
 class Rank {
-  readonly child: Child;
+  readonly child: NodeProcess;
   socket: WebSocket | null = null;
   private readonly pending = new Map<number, Deferred<unknown>>();
   private lastId = 0;
 
-  constructor(child: Child) {
+  constructor(child: NodeProcess) {
     this.child = child;
   }
 
@@ -66,22 +69,31 @@ class Rank {
   }
 }
 
-export type Ranks = Pick<RankGroup, "count" | "hasReference" | "all">;
+export type Ranks = Pick<RankGroup, "dataCount" | "contextSize" | "rowCost" | "hasReference" | "all">;
 
 export class RankGroup {
   /** When a rank ends before `stop`, with its last lines; never resolves. */
   readonly died: Promise<never>;
   readonly hasReference: boolean;
+  /** Neighbours that share each row. */
+  readonly contextSize: number;
+  /** Of so many tokens. */
+  readonly rowCost: (tokens: number) => number;
   readonly url: string;
+  /** Of rank 0, which serves the stores that groups form by. */
+  readonly node: Node;
   private readonly ranks: Rank[];
   private readonly server: WebSocketServer;
   private readonly deadlines: RankGroupOptions["deadlines"];
 
-  private constructor(ranks: Rank[], server: WebSocketServer, { init, deadlines }: RankGroupOptions) {
+  private constructor(ranks: Rank[], server: WebSocketServer, node: Node, { init, deadlines }: RankGroupOptions) {
     this.ranks = ranks;
+    this.node = node;
     this.server = server;
     this.deadlines = deadlines;
     this.hasReference = init.ref !== null;
+    this.contextSize = init.mesh.contextSize;
+    this.rowCost = rowCost(init.policy.config);
     this.url = urlOf(server);
     const deaths = ranks.map(({ child }, rank) =>
       child.died.catch((error) => Promise.reject(new RankLost(rank, error))),
@@ -93,20 +105,23 @@ export class RankGroup {
   /** Initialized when this resolves; on failure none is left. */
   static async start(options: RankGroupOptions): Promise<RankGroup> {
     const { count, init, deadlines } = options;
+    const seats = options.seats ?? Array.from({ length: count }, (): Seat => ({ node: localNode }));
     const token = randomBytes(24).toString("base64url");
-    const place = { host: "127.0.0.1", port: 0 };
+    const isLocal = seats.every(({ node }) => node === localNode);
+    const place = { host: isLocal ? localNode.address : "0.0.0.0", port: 0 };
     const server = new WebSocketServer({ ...place, perMessageDeflate: false, maxPayload: 2 ** 31 - 1 });
     await once(server, "listening");
-    const ranks = Array.from({ length: count }, (_, rank) => {
-      const args = ["rank", "--controller", urlOf(server), "--rank", String(rank)];
-      return new Rank(new Child({ name: `rank ${rank}`, args, env: { MOLT_TOKEN: token } }));
+    const ranks = seats.map(({ node, env }, rank) => {
+      const args = ["rank", "--controller", urlOf(server, node.controller), "--rank", String(rank)];
+      return new Rank(node.start({ name: `rank ${rank}`, args, env: { ...env, MOLT_TOKEN: token } }));
     });
-    const group = new RankGroup(ranks, server, options);
+    const { node } = seats[0]!;
+    const group = new RankGroup(ranks, server, node, options);
     try {
       const connected = acceptRanks(server, ranks, token);
       await withDeadline(Promise.race([connected, group.died]), deadlines.start, `${count} rank processes to connect`);
       const timeoutMs = deadlineMs(deadlines.request);
-      const store = { host: "127.0.0.1", port: await freePort(), timeoutMs };
+      const store = { host: node.address, port: await node.freePort(), timeoutMs };
       await group.all("init", { ...init, worldSize: count, store }, deadlines.start);
       return group;
     } catch (error) {
@@ -119,7 +134,12 @@ export class RankGroup {
     return this.ranks.length;
   }
 
-  get children(): Child[] {
+  /** Ranks, or groups of neighbours, that have rows of their own. */
+  get dataCount(): number {
+    return this.ranks.length / this.contextSize;
+  }
+
+  get children(): NodeProcess[] {
     return this.ranks.map((rank) => rank.child);
   }
 
@@ -142,14 +162,17 @@ export class RankGroup {
     }
   }
 
-  /** One request to all, or each its own; results by rank. */
-  all<M extends RankMethod>(
+  /** One request to all, or each data rank its own; results by data rank: those who share its rows say the same. */
+  async all<M extends RankMethod>(
     method: M,
-    params: Params<M> | ((rank: number) => Params<M>),
+    params: Params<M> | ((dataRank: number) => Params<M>),
     seconds?: number,
   ): Promise<Result<M>[]> {
-    const paramsOf = (typeof params === "function" ? params : () => params) as (rank: number) => Params<M>;
-    return Promise.all(this.ranks.map((_, rank) => this.call(rank, method, paramsOf(rank), seconds)));
+    const paramsOf = (typeof params === "function" ? params : () => params) as (dataRank: number) => Params<M>;
+    const calls = this.ranks.map((_, rank) =>
+      this.call(rank, method, paramsOf(Math.floor(rank / this.contextSize)), seconds),
+    );
+    return (await Promise.all(calls)).filter((_, rank) => rank % this.contextSize === 0);
   }
 
   async stop(): Promise<void> {
@@ -183,6 +206,6 @@ function readHello(bytes: Buffer): Hello | null {
   }
 }
 
-function urlOf(server: WebSocketServer): string {
-  return `ws://127.0.0.1:${(server.address() as AddressInfo).port}`;
+function urlOf(server: WebSocketServer, host = localNode.controller): string {
+  return `ws://${host}:${(server.address() as AddressInfo).port}`;
 }

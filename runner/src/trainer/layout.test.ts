@@ -1,8 +1,10 @@
 import fc from "fast-check";
+import type { DecoderConfig } from "molt-native";
 import { describe, expect, test } from "vitest";
 import type { Recipe } from "../recipe/index.ts";
 import { balance } from "./balance.ts";
 import { packRows, packToBudget, type StoredRow, trainedTokens, unpackRows } from "./packing.ts";
+import { rowCost } from "./row-cost.ts";
 import { learningRates } from "./schedule.ts";
 import { cutUpdates, planUpdate } from "./update.ts";
 
@@ -32,7 +34,7 @@ describe("packing", () => {
 
   test("a row over the cap is an error with its id and both numbers", () => {
     expect(() => packToBudget([rowOf(5, 0), rowOf(40, 1)], 39)).toThrow(
-      "row r1 has 40 tokens, train.max_tokens_per_device is 39",
+      "row r1 has 40 tokens, train.max_tokens_per_device x fsdp.cp_size is 39",
     );
   });
 
@@ -94,17 +96,57 @@ describe("balance", () => {
     );
   });
 
-  test("ranks get equal numbers of microbatches, each row once", () => {
+  test("microbatches: each row once, as many on every rank, none over the cap, costs even to one microbatch", () => {
+    const shapes = fc.record({
+      lengths: fc.array(fc.integer({ min: 1, max: 120 }), { maxLength: 60 }),
+      ranks: fc.integer({ min: 1, max: 5 }),
+      contextSize: fc.integer({ min: 1, max: 3 }),
+      cap: fc.integer({ min: 120, max: 400 }),
+      quadratic: fc.constantFrom(0, 0.01, 1),
+    });
     fc.assert(
-      fc.property(sizes, fc.integer({ min: 1, max: 4 }), (lengths, ranks) => {
+      fc.property(shapes, ({ lengths, ranks, contextSize, cap, quadratic }) => {
         const rows = lengths.map(rowOf);
-        const plan = planUpdate(rows, ranks, 60);
-        expect(plan.microbatches.length).toBe(ranks);
-        expect(new Set(plan.microbatches.map((list) => list.length)).size).toBe(1);
-        expect(sorted(plan.microbatches.flat(2) as StoredRow[])).toEqual(sorted(rows));
+        const rowCost = (tokens: number) => tokens + quadratic * tokens ** 2;
+        const plan = planUpdate(rows, { dataCount: ranks, contextSize, rowCost }, cap);
+        const { microbatches } = plan;
+        const tokens = (bin: StoredRow[]) => bin.reduce((sum, row) => sum + row.tokens.length, 0);
+        const cost = (bin: StoredRow[]) => bin.reduce((sum, row) => sum + rowCost(row.tokens.length), 0);
+        expect(sorted(microbatches.flat(2))).toEqual(sorted(rows));
         expect(plan.numTokens).toBe(rows.reduce((sum, row) => sum + trainedTokens(row.mask), 0));
+        expect(microbatches.map((list) => list.length)).toEqual(
+          new Array(ranks).fill(Math.ceil(packToBudget(rows, cap * contextSize).length / ranks)),
+        );
+        const bins = microbatches.flat();
+        for (const bin of bins) expect(tokens(bin)).toBeLessThanOrEqual(cap * contextSize);
+        const totals = microbatches.map((list) => list.reduce((sum, bin) => sum + cost(bin), 0));
+        const dearest = Math.max(0, ...bins.map(cost));
+        expect(Math.max(...totals) - Math.min(...totals)).toBeLessThanOrEqual(dearest * (1 + 1e-9));
+        // The i-th of all ranks run at once: none of them costs less than any that comes later.
+        for (let i = 1; i < microbatches[0]!.length; i++) {
+          const [before, now] = [i - 1, i].map((at) => microbatches.map((list) => cost(list[at]!)));
+          expect(Math.min(...before!)).toBeGreaterThanOrEqual(Math.max(...now!));
+        }
       }),
     );
+  });
+
+  test("a row over a rank's cap fits the context group that shares it", () => {
+    const cost = { dataCount: 1, rowCost: (tokens: number) => tokens };
+    expect(() => planUpdate([rowOf(100, 0)], { ...cost, contextSize: 1 }, 60)).toThrow("row r0 has 100 tokens");
+    expect(planUpdate([rowOf(100, 0)], { ...cost, contextSize: 2 }, 60).microbatches[0]!.length).toBe(1);
+  });
+
+  test("a row's cost has a linear and a quadratic part, which a window cuts", () => {
+    // By hand. Weights of a layer: 2 x 4 x 2 (2 + 1) of attention, 3 x 4 x 8; of the head 10 x 4. Pairs of 3 tokens: 6;
+    // under a window of 2: 5. A pair multiplies 2 x 2 x 2.
+    const config = { hiddenSize: 4, headDim: 2, numHeads: 2, numKvHeads: 1, vocabSize: 10, intermediateSize: 8 };
+    const cost = rowCost({ ...config, numLayers: 2, windows: [0, 2] } as DecoderConfig);
+    expect(cost(3)).toBeCloseTo(3 + (8 * (6 + 5)) / (2 * (48 + 96) + 40), 12);
+    // The second layer's router has 4 x 5, two of its experts 3 x 4 x 3 each.
+    const moe = { numExperts: 5, expertsPerToken: 2, expertIntermediateSize: 3, normTopkProb: true, layers: [0, 1] };
+    const ofMixture = rowCost({ ...config, numLayers: 2, windows: [0, 0], moe } as DecoderConfig);
+    expect(ofMixture(3)).toBeCloseTo(3 + (8 * (6 + 6)) / (2 * 48 + 96 + 20 + 72 + 40), 12);
   });
 });
 

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ProcessGroup, Sampler } from "molt-native";
 import { afterAll, afterEach, expect, test } from "vitest";
+import { freePort } from "../launchers/free-port.ts";
 import { adaptedModel, fixtureRows, sftLoss, tinyInit, tinyModel } from "./fixtures/tiny.ts";
-import { freePort } from "./free-port.ts";
 import { RankGroup } from "./handle.ts";
 import { sftBatch } from "./sft-batch.ts";
 

@@ -1,6 +1,7 @@
 import type { PackedRows } from "molt-native";
 import { Mask } from "../agents/types.ts";
 import { RunnerError } from "../errors.ts";
+import { dealInto } from "./balance.ts";
 import type { TrainRow } from "./protocol.ts";
 
 /** What the phases have added to a row; arrays have one value a token. */
@@ -27,17 +28,20 @@ export function trainedTokens(mask: Uint8Array): number {
   return mask.reduce((count, _, t) => count + Number(isTrained(mask, t)), 0);
 }
 
+interface Packable {
+  id: string;
+  tokens: { length: number };
+}
+
 /** First-fit decreasing: whole rows, at most `budget` tokens each. */
-export function packToBudget<T extends { id: string; tokens: { length: number } }>(
-  rows: readonly T[],
-  budget: number,
-): T[][] {
+export function packToBudget<T extends Packable>(rows: readonly T[], budget: number): T[][] {
   const bins: { rows: T[]; left: number }[] = [];
   for (const row of [...rows].sort((a, b) => b.tokens.length - a.tokens.length)) {
     const length = row.tokens.length;
     if (length > budget) {
-      throw new RunnerError(`row ${row.id} has ${length} tokens, train.max_tokens_per_device is ${budget}`, {
-        fix: `set train.max_tokens_per_device to ${length} or more, or lower data.max_len`,
+      const cap = `train.max_tokens_per_device x fsdp.cp_size is ${budget}`;
+      throw new RunnerError(`row ${row.id} has ${length} tokens, ${cap}`, {
+        fix: "raise train.max_tokens_per_device to the longest row, or lower data.max_len",
       });
     }
     const bin = bins.find((candidate) => candidate.left >= length) ?? { rows: [], left: budget };
@@ -46,6 +50,37 @@ export function packToBudget<T extends { id: string; tokens: { length: number } 
     bin.left -= length;
   }
   return bins.map((bin) => bin.rows);
+}
+
+/**
+ * The same number of microbatches for each of `ranks`, at most `budget` tokens each; the last may be empty. As few as
+ * first-fit finds, then evened out by cost where that leaves every row room. All ranks' i-th run at once: they are of
+ * nearly equal cost, the dearest go first, and ranks differ in all by the dearest microbatch at most.
+ */
+export function dealMicrobatches<T extends Packable>(
+  rows: readonly T[],
+  ranks: number,
+  budget: number,
+  cost: (tokens: number) => number,
+): T[][][] {
+  const packed = packToBudget(rows, budget);
+  const count = Math.ceil(packed.length / ranks);
+  const costOf = (row: T) => cost(row.tokens.length);
+  const lengthOf = (bin: readonly T[]) => bin.reduce((sum, row) => sum + row.tokens.length, 0);
+  const hasRoom = (bin: readonly T[], row: T) => lengthOf(bin) + row.tokens.length <= budget;
+  const even = dealInto(rows, count * ranks, costOf, hasRoom) ?? packed;
+  const bins = even.map((bin) => ({ bin, cost: bin.reduce((sum, row) => sum + costOf(row), 0) }));
+  bins.sort((one, other) => other.cost - one.cost);
+  const shares = Array.from({ length: ranks }, () => ({ microbatches: [] as T[][], cost: 0 }));
+  for (let i = 0; i < count; i++) {
+    shares.sort((one, other) => one.cost - other.cost);
+    for (const [rank, share] of shares.entries()) {
+      const { bin, cost } = bins[i * ranks + rank] ?? { bin: [], cost: 0 };
+      share.microbatches.push(bin);
+      share.cost += cost;
+    }
+  }
+  return shares.map(({ microbatches }) => microbatches);
 }
 
 /**

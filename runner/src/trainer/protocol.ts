@@ -29,10 +29,25 @@ export interface CriticParams {
   valueClip: number | null;
 }
 
+/** Neighbouring ranks that share each row, and that the experts are spread over; each divides all ranks. */
+export interface MeshSpec {
+  contextSize: number;
+  expertSize: number;
+}
+
+/** What only a mixture of experts has. */
+export interface MixtureSpec {
+  /** Weight of the balance loss, of each row by its trained tokens. */
+  balanceCoef: number;
+  /** Rows go through the experts that they were sampled by. */
+  replaysRoutes: boolean;
+}
+
 export interface InitParams {
   worldSize: number;
   /** c10d's store, served by rank 0; `timeoutMs` bounds each collective. */
   store: { host: string; port: number; timeoutMs: number };
+  mesh: MeshSpec;
   policy: ModelSpec;
   /** Null without a KL term; `base` is what the policy's adapters are laid on. */
   ref: ModelSpec | "base" | null;
@@ -40,6 +55,7 @@ export interface InitParams {
   /** Null but for estimators that need one. */
   critic: CriticParams | null;
   loss: LossSpec;
+  mixture: MixtureSpec;
   threads: number;
 }
 
@@ -51,6 +67,7 @@ export interface TrainRow {
   logprobs: Float32Array;
   /** 1 where not sampled. */
   temperatures: Float32Array;
+  routes?: Int16Array;
 }
 
 export interface UpdateParams {
@@ -64,6 +81,8 @@ export interface UpdateParams {
   criticLearningRate: number | null;
   /** Of the KL term, where the loss has it. */
   klCoef: number;
+  /** Where routes are replayed, of one microbatch also what sampler and trainer differ by without. */
+  measuresLive?: boolean;
 }
 
 /** Metrics are over this rank's trainable tokens. */

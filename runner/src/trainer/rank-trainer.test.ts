@@ -176,7 +176,8 @@ describe("checkpoint", () => {
     await trainer.putRows({ rows: fixtureRows() });
     await trainer.update(update);
     const before = await snapshot(trainer);
-    const [saved] = await Promise.all([trainer.saveCheckpoint({ directory }), trainer.update(update)]);
+    const saved = await trainer.saveCheckpoint({ directory });
+    await trainer.update(update);
     await trainer.checkpointWritten();
     expect(readFileSync(saved.file)).toEqual(before);
     expect(await snapshot(trainer)).not.toEqual(before);

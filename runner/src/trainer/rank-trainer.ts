@@ -1,20 +1,22 @@
 import { join } from "node:path";
-import { AdamW, Model, ProcessGroup, type ProcessGroupOptions, setThreads } from "molt-native";
+import { AdamW, Model, memory, ProcessGroup, type ProcessGroupOptions, setThreads, type Tensor } from "molt-native";
+import { sum } from "../algorithms/advantages/estimator.ts";
 import { policyLosses } from "../algorithms/losses/registry.ts";
-import type { UpdateMetrics } from "../algorithms/metrics.ts";
+import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
 import { adapterUnits } from "../data/adapters.ts";
 import { exportHeader } from "../data/model-folder.ts";
 import { RunnerError } from "../errors.ts";
 import { accumulate, accumulateValues, type Loss } from "./accumulate.ts";
 import { loadAlgorithm } from "./load-algorithm.ts";
-import { dummyRow, packRows, type StoredRow, unpackRows } from "./packing.ts";
+import { replayed } from "./mixture.ts";
+import { dummyRow, isTrained, packRows, type StoredRow, unpackRows } from "./packing.ts";
 import type { InitParams, ModelSpec, OptimizerSpec, UpdateParams, UpdateResult } from "./protocol.ts";
-import { readShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
+import { openShard, type ShardIdentity, shardHeader, shardPath, snapshotShard } from "./shard-file.ts";
 
 interface State {
   params: InitParams;
   loss: Loss;
-  group: ProcessGroup | null;
+  groups: Groups;
   policy: Model;
   /** Checksum of the policy's weights below its adapters; null where it has none. */
   base: string | null;
@@ -22,6 +24,8 @@ interface State {
   optimizer: AdamW;
   critic: { model: Model; optimizer: AdamW } | null;
 }
+
+type Groups = Record<"group" | "contextGroup" | "expertGroup" | "expertDataGroup", ProcessGroup | null>;
 
 /** A rank's methods; one runs at a time. Keeps training rows by id between the phases. */
 export class RankTrainer {
@@ -37,21 +41,20 @@ export class RankTrainer {
 
   async init(params: InitParams): Promise<undefined> {
     const policyLoss = await loadAlgorithm(policyLosses, params.loss.name, "actor.loss_mode");
-    const loss = { ...params.loss, policyLoss };
+    const { config } = params.policy;
+    const mixture = config.moe ? { ...params.mixture, config, moe: config.moe } : null;
+    const loss = { ...params.loss, policyLoss, mixture };
     await setThreads(params.threads);
-    const { worldSize, store } = params;
-    const serveStore = this.rank === 0;
-    const joining = { ...store, rank: this.rank, worldSize, prefix: "train", serveStore };
-    const group = worldSize === 1 ? null : await ProcessGroup.create(joining);
-    const policy = await createModel(params.policy, group, true);
+    const groups = await createGroups(this.rank, params);
+    const policy = await createModel(params.policy, groups, true);
     // Before training its adapters add nothing.
     const base = isAdapted(params.policy) ? await policy.checksum() : null;
     const ref =
-      params.ref === "base" ? await policy.base() : params.ref && (await createModel(params.ref, group, false));
+      params.ref === "base" ? await policy.base() : params.ref && (await createModel(params.ref, groups, false));
     const optimizer = createOptimizer(policy, params.optimizer);
-    const model = params.critic && (await createModel(params.critic.model, group, true));
+    const model = params.critic && (await createModel(params.critic.model, groups, true));
     const critic = model && { model, optimizer: createOptimizer(model, params.critic!.optimizer) };
-    this.current = { params, loss, group, policy, base, ref, optimizer, critic };
+    this.current = { params, loss, groups, policy, base, ref, optimizer, critic };
   }
 
   async putRows({ rows }: { rows: StoredRow[] }): Promise<undefined> {
@@ -89,12 +92,13 @@ export class RankTrainer {
 
   /** No model steps where any rank's gradient of any is not finite. */
   async update(update: UpdateParams): Promise<UpdateResult> {
-    const { microbatches, numTokens, learningRate, criticLearningRate, klCoef } = update;
+    const { microbatches, numTokens, learningRate, criticLearningRate, klCoef, measuresLive } = update;
     if (numTokens <= 0) throw new RunnerError("an update needs a trainable token");
     const { policy, optimizer, critic, params } = this.state;
     const metrics: UpdateMetrics = { sums: {}, maxima: {} };
     const trained: [model: Model, optimizer: AdamW, spec: OptimizerSpec, rate: number][] = [];
     if (learningRate !== null) {
+      if (measuresLive) await this.measureLive(microbatches[0]!, metrics);
       const loss = { ...this.state.loss, kl: { ...params.loss.kl, coef: klCoef } };
       for (const ids of microbatches) await accumulate(policy, this.rowsOf(ids), loss, numTokens, metrics);
       trained.push([policy, optimizer, params.optimizer, learningRate]);
@@ -133,13 +137,14 @@ export class RankTrainer {
   /** Rank 0 joins as the group's rank 0 and serves its store; others do nothing. */
   async connectEngines(transfer: Omit<ProcessGroupOptions, "rank" | "serveStore">): Promise<undefined> {
     await this.disconnectEngines();
-    if (this.rank === 0) this.transfer = await ProcessGroup.create({ ...transfer, rank: 0, serveStore: true });
+    const joining = { backend: "gloo", ...transfer, rank: 0, serveStore: true } as const;
+    if (this.rank === 0) this.transfer = await ProcessGroup.create(joining);
   }
 
-  async broadcastWeights() {
+  /** Without a format, as embedded engines receive them. */
+  async broadcastWeights({ format }: { format?: Parameters<Model["broadcast"]>[1] }) {
     if (this.rank === 0 && this.transfer === null) throw new RunnerError("no engines are connected");
-    await this.state.policy.broadcast(this.transfer);
-    return this.checksum();
+    return { checksum: await this.state.policy.broadcast(this.transfer, format) };
   }
 
   async disconnectEngines(): Promise<undefined> {
@@ -150,6 +155,11 @@ export class RankTrainer {
   /** Of the weights. Collective. */
   async checksum() {
     return { checksum: await this.state.policy.checksum() };
+  }
+
+  /** Bytes that tensors hold here, and at most held since the last time. */
+  async memory() {
+    return memory(true);
   }
 
   /** A file a model, in an existing directory: what the rank holds now, on the disk once it is written. */
@@ -171,9 +181,8 @@ export class RankTrainer {
 
   async loadCheckpoint({ directory }: { directory: string }) {
     for (const { optimizer, ...identity } of this.trained()) {
-      const file = shardPath(directory, this.rank, identity.model);
-      const { offset, stepCount } = readShard(file, identity);
-      await optimizer.loadShard(file, offset);
+      const { path, offset, stepCount, close } = await openShard(directory, identity);
+      await optimizer.loadShard(path, offset).finally(close);
       optimizer.stepCount = stepCount;
     }
     return { stepCount: this.state.optimizer.stepCount };
@@ -194,7 +203,7 @@ export class RankTrainer {
 
   close(): void {
     this.transfer?.close();
-    this.current?.group?.close();
+    for (const group of Object.values(this.current?.groups ?? {}).reverse()) group?.close();
   }
 
   private get state(): State {
@@ -212,31 +221,71 @@ export class RankTrainer {
     return ids.map((id) => this.row(id));
   }
 
-  private async forward(model: Model, ids: string[]): Promise<Float32Array[]> {
+  private async forward(model: Model, ids: string[], isLive = false): Promise<Float32Array[]> {
+    const { policy, critic, loss } = this.state;
     const rows = this.rowsOf(ids);
-    const { packed } = packRows(rows.length > 0 ? rows : [dummyRow()]);
-    const isCritic = model === this.state.critic?.model;
-    const scores = isCritic ? { logp: await model.values(packed, false) } : await model.forward(packed, false);
+    const given = rows.length > 0 ? rows : [dummyRow()];
+    const { packed } = packRows(given);
+    const routes = replayed(given, model === policy && !isLive ? loss.mixture : null);
+    const scores: { logp: Tensor; entropy?: Tensor } =
+      model === critic?.model
+        ? { logp: await model.values(packed, false) }
+        : await model.forward({ ...packed, ...routes }, false);
     const values = await scores.logp.data();
-    for (const tensor of Object.values(scores)) tensor.dispose();
+    for (const tensor of [scores.logp, scores.entropy]) tensor?.dispose();
     return unpackRows(rows, packed.cu, values);
+  }
+
+  /** Where routes are replayed: what sampler and trainer differ by without, of one microbatch. */
+  private async measureLive(ids: string[], metrics: UpdateMetrics): Promise<void> {
+    const { policy, loss } = this.state;
+    if (!loss.mixture?.replaysRoutes) return;
+    const live = await this.forward(policy, ids, true);
+    const gaps = this.rowsOf(ids).flatMap(({ mask, logprobs }, index) =>
+      [...live[index]!].flatMap((logp, t) => (isTrained(mask, t) ? [Math.abs(logp - logprobs[t]!)] : [])),
+    );
+    addMetrics(metrics, { sums: {}, maxima: {}, means: { logprob_gap_live: [sum(gaps), gaps.length] } });
   }
 
   /** What a checkpoint has of each model. */
   private trained(): (ShardIdentity & { optimizer: AdamW })[] {
     const { policy, base, optimizer, critic, params } = this.state;
-    const [{ rank }, { worldSize }] = [this, params];
+    const { worldSize, mesh } = params;
+    const place = { rank: this.rank, worldSize, expertSize: mesh.expertSize };
     const { units } = params.policy;
-    const own = { model: "policy" as const, rank, worldSize, shardSize: policy.shardSize, units, base, optimizer };
+    const own = { model: "policy" as const, ...place, shardSize: policy.shardSize, units, base, optimizer };
     if (critic === null) return [own];
     const [{ shardSize }, others] = [critic.model, params.critic!.model.units];
     return [own, { ...own, model: "critic", shardSize, units: others, base: null, optimizer: critic.optimizer }];
   }
 }
 
-async function createModel(spec: ModelSpec, group: ProcessGroup | null, trainable: boolean): Promise<Model> {
+/** What the ranks compute over, over one store: null where a rank is alone in it. The first serves the store. */
+async function createGroups(rank: number, { worldSize, mesh, store }: InitParams): Promise<Groups> {
+  const { contextSize, expertSize } = mesh;
+  const join = (name: string, size: number, place: number) => {
+    if (size === 1) return null;
+    const options = {
+      ...store,
+      rank: place,
+      worldSize: size,
+      prefix: name,
+      serveStore: rank === 0 && name === "train",
+    };
+    return ProcessGroup.create(options);
+  };
+  const [row, slot] = [Math.floor(rank / expertSize), rank % expertSize];
+  return {
+    group: await join("train", worldSize, rank),
+    contextGroup: await join(`context${Math.floor(rank / contextSize)}`, contextSize, rank % contextSize),
+    expertGroup: await join(`expert${row}`, expertSize, slot),
+    expertDataGroup: expertSize === 1 ? null : await join(`expert-data${slot}`, worldSize / expertSize, row),
+  };
+}
+
+async function createModel(spec: ModelSpec, groups: Groups, trainable: boolean): Promise<Model> {
   const { weights, seed, ...options } = spec;
-  const model = await Model.create({ ...options, group, trainable });
+  const model = await Model.create({ ...options, ...groups, trainable });
   // A critic's head is in no file.
   if (weights === null || spec.units.at(-1)!.parameters.some(({ role }) => role === "value")) {
     await model.initialize(seed);

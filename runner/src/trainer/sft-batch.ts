@@ -21,7 +21,7 @@ export async function sftBatch(
 
 /** Without gradient: nats a token over all tokens to learn, and its exponential. */
 export async function sftLossOf(ranks: Ranks, rows: readonly Demonstration[], maxTokensPerDevice: number) {
-  const plan = update.planUpdate(rows.map(withoutBehaviour), ranks.count, maxTokensPerDevice);
+  const plan = update.planUpdate(rows.map(withoutBehaviour), ranks, maxTokensPerDevice);
   await update.putRows(ranks, [plan]);
   const microbatches = (rank: number) => update.idsOf(plan.microbatches[rank]!);
   const results = await ranks.all("score", (rank) => ({ microbatches: microbatches(rank), as: "old" as const }));

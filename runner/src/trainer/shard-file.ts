@@ -1,21 +1,24 @@
-/** A rank's part of a checkpoint: safetensors of weights and both moments, and what must fit. */
+/**
+ * A rank's part of a checkpoint: safetensors of weights and both moments, each one array, with a table of the pieces of
+ * parameters in it (`Piece`), so that any number of ranks, in any mesh, can load what any other wrote.
+ */
 import { createHash } from "node:crypto";
 import { createWriteStream, existsSync } from "node:fs";
-import { statfs } from "node:fs/promises";
+import { type FileHandle, open, statfs } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
 import type { UnitDescription } from "molt-native";
 import { buildSafetensorsHeader, readSafetensorsHeader } from "../data/safetensors.ts";
 import { RunnerError } from "../errors.ts";
 import { namelessFile } from "../files.ts";
+import { type Piece, type ShardPlace, shardTable } from "./shard-layout.ts";
 
 /** Those of a rank that are trained. */
 export type TrainedModel = "policy" | "critic";
 
-export interface ShardIdentity {
+export interface ShardIdentity extends ShardPlace {
   model: TrainedModel;
-  rank: number;
-  worldSize: number;
   /** float32 values in each array. */
   shardSize: number;
   units: UnitDescription[];
@@ -31,7 +34,8 @@ export function shardPath(directory: string, rank: number, model: TrainedModel =
 
 export function shardHeader(identity: ShardIdentity, stepCount: number): Uint8Array {
   const tensors = arraysOf(identity.model).map((name) => ({ name, shape: [identity.shardSize] }));
-  return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount) });
+  const table = JSON.stringify(shardTable(identity.units, identity));
+  return buildSafetensorsHeader(tensors, { ...describe(identity), step_count: String(stepCount), table });
 }
 
 const memory = "/dev/shm";
@@ -58,18 +62,94 @@ export async function snapshotShard(
   return () => pipeline(handle.createReadStream({ start: 0 }), createWriteStream(file, { flush: true }));
 }
 
-/** Byte offset of the arrays, and the optimizer's steps; one error names all that does not fit. */
-export function readShard(file: string, identity: ShardIdentity): { offset: number; stepCount: number } {
+/** A shard that is opened to be loaded; `close` when it is. */
+export interface OpenShard {
+  path: string;
+  /** Of the arrays, in bytes. */
+  offset: number;
+  /** The optimizer's. */
+  stepCount: number;
+  close(): Promise<void>;
+}
+
+/** This rank's, or one made of all that other ranks, or other meshes, wrote; an error names what does not fit. */
+export async function openShard(directory: string, identity: ShardIdentity): Promise<OpenShard> {
+  const { model, rank } = identity;
+  const first = readShard(shardPath(directory, 0, model), identity);
+  const own = shardPath(directory, rank, model);
+  const { world_size: ranks, expert_size: places = "1" } = first.metadata;
+  const isSame = ranks === String(identity.worldSize) && places === String(identity.expertSize);
+  if (isSame) return { ...readShard(own, identity), path: own, close: async () => {} };
+  const files = Array.from({ length: Number(ranks) }, (_, at) => shardPath(directory, at, model));
+  const { handle, path } = await namelessFile(tmpdir());
+  const close = () => handle.close();
+  try {
+    await gather(
+      files.map((file) => ({ file, ...readShard(file, identity) })),
+      identity,
+      handle,
+    );
+    return { path, offset: 0, stepCount: first.stepCount, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+type Stored = ReturnType<typeof readShard> & { file: string };
+
+/** Writes the arrays of this rank to `target`, of pieces that lie in several shards. */
+async function gather(shards: Stored[], identity: ShardIdentity, target: FileHandle): Promise<void> {
+  const { model, units, shardSize } = identity;
+  const arrays = arraysOf(model);
+  await target.truncate(4 * arrays.length * shardSize);
+  const missing = new Map(shardTable(units, identity).map((piece) => [piece[0], piece]));
+  const left = new Map([...missing].map(([name, [, , count]]) => [name, count]));
+  for (const { file, offset, arraySize, table } of shards) {
+    const source = await open(file);
+    try {
+      for (const [name, start, count, at] of table) {
+        const [, first, wanted, to] = missing.get(name) ?? [name, 0, 0, 0];
+        const [from, end] = [Math.max(first, start), Math.min(first + wanted, start + count)];
+        if (from >= end) continue;
+        for (const array of arrays.keys()) {
+          const place = offset + 4 * (array * arraySize + at + from - start);
+          await copyBytes(source, place, target, 4 * (array * shardSize + to + from - first), 4 * (end - from));
+        }
+        left.set(name, left.get(name)! - (end - from));
+      }
+    } finally {
+      await source.close();
+    }
+  }
+  const [lacking] = [...left].find(([, count]) => count !== 0) ?? [];
+  if (lacking !== undefined) throw new RunnerError(`the checkpoint's shards do not hold all of ${lacking}`);
+}
+
+const copiedAtOnce = 2 ** 24;
+
+async function copyBytes(source: FileHandle, from: number, target: FileHandle, to: number, length: number) {
+  const buffer = Buffer.alloc(Math.min(length, copiedAtOnce));
+  for (let done = 0; done < length; done += buffer.length) {
+    const { bytesRead } = await source.read(buffer, 0, Math.min(buffer.length, length - done), from + done);
+    await target.write(buffer, 0, bytesRead, to + done);
+    if (bytesRead < Math.min(buffer.length, length - done)) throw new RunnerError("a shard is cut off");
+  }
+}
+
+/** Where a shard's arrays lie, and what is in them; one error names all that does not fit. */
+function readShard(file: string, identity: ShardIdentity) {
   if (!existsSync(file)) {
     throw new RunnerError("this checkpoint has no such shard", {
       position: { file },
       fix: "resume an older checkpoint, or with the estimator under which this was written",
     });
   }
-  const { metadata, entries, dataOffset } = readSafetensorsHeader(file);
-  const problems = Object.entries(describe(identity))
-    .filter(([key, value]) => metadata[key] !== value)
-    .map(([key, value]) => `${key} is ${metadata[key] ?? "missing"}, this run has ${value}`);
+  const { metadata, entries, dataOffset: offset } = readSafetensorsHeader(file);
+  const wantedOf = describe(identity);
+  const problems = ["format_version", "units", "base"]
+    .filter((key) => metadata[key] !== wantedOf[key])
+    .map((key) => `${key} is ${metadata[key] ?? "missing"}, this run has ${wantedOf[key] ?? "none"}`);
   const [names, wanted] = [entries.map(({ name }) => name), arraysOf(identity.model)].map((all) => all.join(", "));
   if (names !== wanted) problems.push(`it holds ${names}, not ${wanted}`);
   const stepCount = Number(metadata.step_count);
@@ -77,28 +157,33 @@ export function readShard(file: string, identity: ShardIdentity): { offset: numb
   if (problems.length > 0) {
     throw new RunnerError(`this shard does not fit the run: ${problems.join("; ")}`, {
       position: { file },
-      fix: "resume with the model and the number of ranks that wrote it",
+      fix: "resume with the model that wrote it",
     });
   }
-  return { offset: dataOffset, stepCount };
+  return {
+    metadata,
+    offset,
+    stepCount,
+    arraySize: entries[0]!.shape[0]!,
+    table: JSON.parse(metadata.table!) as Piece[],
+  };
 }
 
 /** Whether it holds weights of these parameters. */
 export function isOfModel(file: string, units: UnitDescription[]): boolean {
-  return readSafetensorsHeader(file).metadata.units === unitTable(units);
+  return readSafetensorsHeader(file).metadata.units === hashOf(units);
 }
 
-function describe({ rank, worldSize, shardSize, units, base }: ShardIdentity): Record<string, string> {
+function describe({ worldSize, expertSize, units, base }: ShardIdentity): Record<string, string> {
   return {
     format_version: "1",
-    rank: String(rank),
     world_size: String(worldSize),
-    shard_size: String(shardSize),
-    units: unitTable(units),
+    expert_size: String(expertSize),
+    units: hashOf(units),
     ...(base && { base }),
   };
 }
 
-function unitTable(units: UnitDescription[]): string {
+function hashOf(units: UnitDescription[]): string {
   return createHash("sha256").update(JSON.stringify(units)).digest("hex");
 }

@@ -10,12 +10,15 @@ import type { TrainSettings } from "./train-batch.ts";
 
 export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): Omit<InitParams, "worldSize" | "store"> {
   const hasCritic = needsCritic(recipe.algo.advantage.estimator) && loss.name !== "sft";
+  const { cp_size: contextSize, ep_size: expertSize } = recipe.fsdp;
   return {
+    mesh: { contextSize, expertSize },
     policy: { ...modelSpec(recipe, folder), units: adaptUnits(folder.decoder.units, recipe) },
     ref: loss.kl.coef > 0 ? referenceSpec(recipe, folder) : null,
     optimizer: optimizerSpec(recipe.actor),
     critic: hasCritic ? criticParams(recipe, folder) : null,
     loss,
+    mixture: { balanceCoef: recipe.actor.aux_loss_coef, replaysRoutes: recipe.train.routing_replay },
     threads: 1,
   };
 }
@@ -92,6 +95,15 @@ function optimizerSpec({ adam, max_norm: maxNorm }: Recipe["actor" | "critic"]):
 function modelSpec({ run, fsdp, actor }: Recipe, { decoder, tensors }: ModelFolder): ModelSpec {
   const { config, units } = decoder;
   const dtype = fsdp.param_dtype === "bf16" ? "bfloat16" : "float32";
-  const gradientCheckpoint = actor.gradient_checkpoint === "none" ? "none" : "full";
-  return { config, units, weights: tensors.length > 0 ? tensors : null, seed: run.seed, dtype, gradientCheckpoint };
+  return {
+    config,
+    units,
+    weights: tensors.length > 0 ? tensors : null,
+    seed: run.seed,
+    dtype,
+    gradientCheckpoint: actor.gradient_checkpoint,
+    reshardAfterForward: fsdp.reshard_after_forward ?? actor.gradient_checkpoint !== "none",
+    deferReduce: fsdp.defer_reduce,
+    freezeRouter: actor.freeze_moe_router,
+  };
 }

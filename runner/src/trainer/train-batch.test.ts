@@ -48,7 +48,8 @@ function fakeRanks({ count = 1, hasReference = false, answer = okay as (update: 
   };
   const of = <M extends keyof RankMethods>(method: M): RankMethods[M][0][] =>
     calls.filter((call) => call.method === method).map((call) => call.params);
-  return { ranks: { count, hasReference, all } satisfies Ranks, calls, of };
+  const ranks: Ranks = { dataCount: count, contextSize: 1, rowCost: (tokens) => tokens, hasReference, all };
+  return { ranks, calls, of };
 }
 
 /** Of the old policy -1, of reference and critic -1.5, 0 on the two tokens of the prompt. */

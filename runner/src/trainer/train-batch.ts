@@ -179,7 +179,8 @@ export function tokensOf({ segments }: Rollout): number {
 function trainRollout(groupId: string, rollout: Rollout, recipe: Recipe): TrainRollout {
   const { rolloutId, segments } = rollout;
   const { clip_range: bounds, overlong_buffer_len: buffer, overlong_penalty_factor: factor } = recipe.reward;
-  const rows = segments.map((segment, leaf) => trainRow(`${rolloutId}/${leaf}`, segment));
+  const replays = recipe.train.routing_replay;
+  const rows = segments.map((segment, leaf) => trainRow(`${rolloutId}/${leaf}`, segment, replays));
   const turns = segments.flatMap((segment, leaf) => trainedTurns(segment, rows[leaf]!));
   const longest = recipe.rollout.max_new_tokens ?? Number.POSITIVE_INFINITY;
   const room = segments.flatMap(({ tokens, turns }) => [
@@ -200,7 +201,11 @@ function trainedTurns({ turns }: Segment, row: StoredRow): TrainTurn[] {
   });
 }
 
-function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): StoredRow {
+function trainRow(id: string, { tokens, mask, logprobs, turns, routes }: Segment, replays: boolean): StoredRow {
+  if (replays && !routes) {
+    const fix = "start vLLM with --enable-return-routed-experts, or leave train.routing_replay out";
+    throw new RunnerError(`row ${id} has no routes to replay: its engine recorded none`, { fix });
+  }
   const temperatures = new Float32Array(tokens.length).fill(1);
   for (const { start, end, temperature } of turns) temperatures.fill(temperature, start, end);
   for (let t = 0; t < tokens.length; t++) {
@@ -208,7 +213,7 @@ function trainRow(id: string, { tokens, mask, logprobs, turns }: Segment): Store
       throw new RunnerError(`row ${id} trains token ${t}, whose behaviour log-probability is ${logprobs[t]}`);
     }
   }
-  return { id, tokens, mask, logprobs, temperatures };
+  return { id, tokens, mask, logprobs, temperatures, ...(replays && { routes }) };
 }
 
 /** Without gradient: the old policy where weights change within a batch or rewards need it, reference and critic. */

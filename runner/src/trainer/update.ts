@@ -3,10 +3,10 @@ import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
 import { shorten } from "../lists.ts";
 import { balance } from "./balance.ts";
 import type { Ranks } from "./handle.ts";
-import { packToBudget, type StoredRow, trainedTokens } from "./packing.ts";
+import { dealMicrobatches, type StoredRow, trainedTokens } from "./packing.ts";
 import type { UpdateResult } from "./protocol.ts";
 
-/** One optimizer step. `microbatches[rank]` are as many on every rank; the last may be empty. */
+/** One optimizer step. `microbatches[dataRank]` are as many on every rank; the last may be empty. */
 export interface UpdatePlan {
   microbatches: StoredRow[][][];
   /** Trained tokens over all ranks: the loss's denominator. */
@@ -48,7 +48,7 @@ export async function trainUpdates(
   updatesDone: number,
   prepare: (plans: readonly UpdatePlan[]) => Promise<void> = async () => {},
 ): Promise<BatchResult> {
-  const plans = updates.map((rows) => planUpdate(rows, ranks.count, settings.maxTokensPerDevice));
+  const plans = updates.map((rows) => planUpdate(rows, ranks, settings.maxTokensPerDevice));
   await putRows(ranks, plans);
   await prepare(plans);
   const result = await runUpdates(ranks, plans, settings, updatesDone);
@@ -70,12 +70,13 @@ export function cutUpdates<T extends { tokens: number }>(rollouts: readonly T[],
   return balance(trainable, count, (rollout) => rollout.tokens).filter((update) => update.length > 0);
 }
 
-/** Deals rows to ranks by tokens, and packs each rank's to the device's budget. */
-export function planUpdate(rows: readonly StoredRow[], ranks: number, tokensPerDevice: number): UpdatePlan {
-  const shares = balance(rows, ranks, (row) => row.tokens.length);
-  const microbatches = shares.map((share) => packToBudget(share, tokensPerDevice));
-  const count = Math.max(...microbatches.map((list) => list.length));
-  for (const list of microbatches) while (list.length < count) list.push([]);
+/** Deals rows to data ranks; of what a device may hold, a context group's devices hold a part each. */
+export function planUpdate(
+  rows: readonly StoredRow[],
+  { dataCount, contextSize, rowCost }: Pick<Ranks, "dataCount" | "contextSize" | "rowCost">,
+  tokensPerDevice: number,
+): UpdatePlan {
+  const microbatches = dealMicrobatches(rows, dataCount, tokensPerDevice * contextSize, rowCost);
   return { microbatches, numTokens: rows.reduce((sum, row) => sum + trainedTokens(row.mask), 0) };
 }
 
@@ -114,7 +115,7 @@ export async function runUpdates(
   for (const { microbatches, numTokens } of plans) {
     const learningRate = schedule(updatesDone + updates);
     const criticLearningRate = criticSchedule?.(updatesDone + updates) ?? null;
-    const rates = { learningRate, criticLearningRate };
+    const rates = { learningRate, criticLearningRate, measuresLive: updates === 0 };
     const results = await ranks.all("update", (rank) => {
       return { microbatches: idsOf(microbatches[rank]!), numTokens, ...rates, klCoef };
     });
@@ -134,6 +135,7 @@ export async function runUpdates(
     }
   }
   for (const [name, sum] of Object.entries(total.sums)) metrics[name] = sum / tokens;
+  for (const [name, [sum, count]] of Object.entries(total.means ?? {})) if (count > 0) metrics[name] = sum / count;
   return { metrics: { ...total.maxima, ...metrics }, tokens, updates, skipped };
 }
 

@@ -46,6 +46,8 @@ export class WeightUpdates {
       prefix: info.prefix,
       serveStore: false,
       timeoutMs: deadlineMs(info.timeout_seconds),
+      // NCCL refuses two processes on one GPU, which trainer and engine may share.
+      backend: "gloo",
     });
     const what = `the transfer group at ${info.master_address}:${info.master_port}`;
     this.group = await withDeadline(joining, info.timeout_seconds + graceSeconds, what);

@@ -290,6 +290,13 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "fsdp.cp_size (4) must divide the 6 ranks: try 3 or 6",
   ],
   [
+    "fsdp: { reshard_after_forward: true }\nactor: { model_name_or_path: m, gradient_checkpoint: none }",
+    32,
+    "error",
+    "actor.gradient_checkpoint none keeps gathered weights: fsdp.reshard_after_forward cannot be true; leave it out, " +
+      "or take gradient_checkpoint selective",
+  ],
+  [
     "actor: { model_name_or_path: m, devices_per_node: 6 }\nrollout: { batch_size: 2, n_samples_per_prompt: 2 }",
     51,
     "warning",
@@ -386,6 +393,8 @@ const allowed: Record<string, string> = {
     "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { cp_size: 2 }\n" +
     "rollout: { batch_size: 2, n_samples_per_prompt: 2 }",
   meshSize: "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { ep_size: 8, cp_size: 4 }",
+  keptWeights:
+    "fsdp: { reshard_after_forward: true }\nactor: { model_name_or_path: m, gradient_checkpoint: selective }",
   rowFits: `${train}, max_tokens_per_device: 2048 }`,
   clipRange: "reward: { clip_range: [0, 0.1] }",
   correctionGating: "algo: { advantage: { is_correction_level: seq, is_correction_mode: clip } }",

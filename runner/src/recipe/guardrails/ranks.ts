@@ -32,6 +32,23 @@ export const meshSize: Guardrail = {
   },
 };
 
+export const keptWeights: Guardrail = {
+  holds: "A layer whose graph is kept for the backward pass keeps its weights too.",
+  verbs: ["run", "sft"],
+  keys: ["fsdp.reshard_after_forward", "actor.gradient_checkpoint"],
+  check({ fsdp, actor }) {
+    if (fsdp.reshard_after_forward !== true || actor.gradient_checkpoint !== "none") return null;
+    const message = "actor.gradient_checkpoint none keeps gathered weights: fsdp.reshard_after_forward cannot be true";
+    return {
+      message: `${message}; leave it out, or take gradient_checkpoint selective`,
+      settings: [
+        { key: "fsdp.reshard_after_forward", value: null },
+        { key: "actor.gradient_checkpoint", value: "selective" },
+      ],
+    };
+  },
+};
+
 /** Case E1: the trainer never cuts a row, and stops at one above its cap. */
 export const rowFits: Guardrail = {
   holds: "A microbatch has room for the longest row.",

@@ -61,7 +61,7 @@ export const reasons: [flags: RegExp, why: string][] = [
   [/^logger\.wandb\.key$/, "W&B's package reads WANDB_API_KEY; logger.wandb.project turns it on"],
   [/partial_rollout/, "train.partial_rollout says what a sync does to running requests"],
   [/router_policy/, "a rollout stays with the engine that has its prefix"],
-  [/aux_loss|moe|routing_replay|expert/, "mixtures of experts do not run in this version"],
+  [/^critic\.freeze_moe_router$/, "actor.freeze_moe_router holds of the critic too"],
   [/apply_chat_template/, "messages always go through the template"],
   [/filtering_range/, "a group counts when its rewards differ"],
   [/^eval\.eval_only/, "molt-runner eval does that"],

@@ -18,6 +18,7 @@ export function findingsOf(recipe: Recipe, model: ModelShape, verb: Verb): Findi
     };
   const ofTrainer = () => [
     ...divides("fsdp.ep_size", fsdp.ep_size, model.experts, "experts"),
+    ...(model.experts > 0 ? adaptedExperts(recipe) : ofMixtures(recipe)),
     ...memory(recipe, trainerChanges(recipe, model), lacks("the trainer", trainerMemory)),
   ];
   const ofEngine = () => [
@@ -37,6 +38,33 @@ function divides(key: string, size: number, whole: number, what: string): Findin
   const message = `${key} (${size}) must divide the model's ${whole} ${what}: try ${value}`;
   const keys = [key, "actor.model_name_or_path"];
   return [{ severity: "error", rule: "modelShape", keys, message, settings: [{ key, value }] }];
+}
+
+/** What only a mixture has, set for a dense model. */
+function ofMixtures({ actor, train }: Recipe): Finding[] {
+  const wrong = [
+    ["train.routing_replay", train.routing_replay, false],
+    ["actor.aux_loss_coef", actor.aux_loss_coef > 0, 0],
+    ["actor.freeze_moe_router", actor.freeze_moe_router, false],
+  ] as const;
+  return wrong.flatMap(([key, isSet, value]): Finding[] => {
+    if (!isSet) return [];
+    const message = `${key} is of mixtures of experts, and the model is dense: try ${value}`;
+    const keys = [key, "actor.model_name_or_path"];
+    return [{ severity: "error", rule: "modelShape", keys, message, settings: [{ key, value }] }];
+  });
+}
+
+const attention = ["q_proj", "k_proj", "v_proj", "o_proj"];
+
+function adaptedExperts({ actor: { lora } }: Recipe): Finding[] {
+  const experts = lora.target_modules.filter((name) => !attention.includes(name));
+  if (lora.rank === 0 || experts.length === 0) return [];
+  const value = attention.filter((name) => lora.target_modules.some((target) => target === name));
+  const [key, rest] = ["actor.lora.target_modules", value.length > 0 ? value : attention];
+  const message = `${key} names ${experts.join(", ")}, which are experts here, and have no adapters: try [${rest}]`;
+  const keys = [key, "actor.lora.rank", "actor.model_name_or_path"];
+  return [{ severity: "error", rule: "modelShape", keys, message, settings: [{ key, value: rest }] }];
 }
 
 /** With the smallest change that fits. An error on a device that the recipe names; this machine may have swap. */

@@ -44,9 +44,13 @@ export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { 
 }
 
 /** The policy of the recipe in `file`: of a folder that another will export, the model which that one starts from. */
-export function readPolicyShape({ actor }: Recipe, file: string, readFile: ReadFile): ModelShape {
-  const folder = actor.model_name_or_path;
-  const isThere = readFile(join(folder, "config.json")) !== undefined;
-  const exporter = isThere ? undefined : findExporter(folder, file);
-  return readModelShape(exporter ? readRecipe(exporter.file, {}).recipe.actor.model_name_or_path : folder, readFile);
+export function readPolicyShape({ actor, ref }: Recipe, file: string, readFile: ReadFile): ModelShape {
+  const read = (folder: string) => {
+    const isThere = readFile(join(folder, "config.json")) !== undefined;
+    const exporter = isThere ? undefined : findExporter(folder, file);
+    return readModelShape(exporter ? readRecipe(exporter.file, {}).recipe.actor.model_name_or_path : folder, readFile);
+  };
+  const other = ref.model_name_or_path;
+  const shape = read(actor.model_name_or_path);
+  return other === null ? shape : { ...shape, reference: read(other).parameters.total };
 }

@@ -47,7 +47,7 @@ export function layoutOf(recipe: Recipe, model: ModelShape, verb: Verb) {
     /** Forward passes' worth of a step: a backward pass is two, and full checkpoints go forward again. */
     passes: scorings + (1 + critics) * (actor.gradient_checkpoint === "full" ? 4 : 3),
     /** Whether a layer's gathered weights stay for the backward pass. */
-    isGatherKept: actor.gradient_checkpoint === "none" || !fsdp.reshard_after_forward,
+    isGatherKept: actor.gradient_checkpoint === "none" || fsdp.reshard_after_forward === false,
     /** Of a value in matmuls. */
     computeBytes: valueBytes[fsdp.param_dtype],
     engines,

@@ -35,6 +35,10 @@ small = {
         base, model_type="qwen3_moe", num_key_value_heads=2, head_dim=16, num_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=24, decoder_sparse_step=2, mlp_only_layers=[3], tie_word_embeddings=False,
     ),
+    "mixtral": dict(
+        base, model_type="mixtral", num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2,
+        tie_word_embeddings=False,
+    ),
     "deepseek_v3 without a query latent": dict(
         base, model_type="deepseek_v3", num_key_value_heads=4, n_routed_experts=8, n_shared_experts=2,
         num_experts_per_tok=2, moe_intermediate_size=24, first_k_dense_replace=2, q_lora_rank=None, kv_lora_rank=20,

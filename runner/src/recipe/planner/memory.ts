@@ -32,13 +32,14 @@ export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout)
   const moments = (actor.optimizer === "muon" ? 1 : 2) * trained;
   // Its weights are those below the policy's adapters.
   const isBase = hasAdapters && [null, actor.model_name_or_path].includes(ref.model_name_or_path);
+  const hasReference = algo.kl.init_coef > 0 && layout.engines.count > 0;
   const isAway = { optimizer: fsdp.offload !== "none", rest: fsdp.offload === "full" };
   const isSummed = hasAdapters || (ranks > 1 && !fsdp.defer_reduce);
   const parts: Record<string, number> = {
     weights: isAway.rest ? 0 : shard + (hasAdapters ? trained : 0),
     gradients: fsdp.defer_reduce ? float32 * gathered : isAway.rest ? 0 : trained,
     optimizer: isAway.optimizer ? 0 : moments,
-    reference: algo.kl.init_coef > 0 && layout.engines.count > 0 && !isBase ? shard : 0,
+    reference: hasReference && !isBase ? (float32 * (model.reference ?? parameters.total)) / ranks : 0,
     // Taken to have the policy's shape.
     critic: needsCritic(algo.advantage.estimator) && layout.engines.count > 0 ? 4 * shard : 0,
     // The next unit is gathered while one computes; a rank alone computes float32 on its shard itself.

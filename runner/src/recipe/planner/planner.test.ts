@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { Resolution } from "../resolve.ts";
 import type { Recipe } from "../schema.ts";
-import { type ModelShape, planRecipe, planTable, readModelShape } from "./index.ts";
+import { type ModelShape, planRecipe, planTable, readModelShape, readPolicyShape } from "./index.ts";
 import { smallestChange, trainerChanges, withSetting } from "./smallest-change.ts";
 
 const fixture = (name: string) => JSON.parse(readFileSync(new URL(`fixtures/${name}`, import.meta.url), "utf8"));
@@ -59,7 +59,7 @@ describe("a model's shape", () => {
   });
 
   it.each([
-    [{ model_type: "gpt2" }, /model_type is "gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, deepseek_v3/],
+    [{ model_type: "gpt2" }, /"gpt2".*the planner knows llama, qwen2, qwen3, qwen3_moe, mixtral, deepseek_v3/],
     [{ model_type: "llama", num_hidden_layers: 2 }, /hidden_size is missing/],
     [null, /model_type is undefined/],
     [{ ...mixture, num_experts_per_tok: 9 }, /num_experts_per_tok is 9.*at most 8/],
@@ -108,6 +108,19 @@ describe("memory", () => {
     const cache = 0.9 * 80 * 2 ** 30 - 2 * parameters;
     expect(engine!.parts).toEqual({ weights: 2 * parameters, cache });
     expect(engine!.sequences.longest).toBe(Math.floor(cache / (2 * 36 * 2 * 8 * 128) / 16384));
+  });
+
+  it("of a reference that is another model is that one's", () => {
+    const recipe = recipeOf({ ...onGpus, "algo.kl.init_coef": 1, "ref.model_name_or_path": "Qwen3-30B-A3B" });
+    const shape = readPolicyShape(
+      { ...recipe, actor: { ...recipe.actor, model_name_or_path: "Qwen3-4B" } },
+      "/r",
+      () => undefined,
+    );
+    // The model cards' 4.0 and 30.5 billion parameters, float32, over eight ranks.
+    const { parts } = planRecipe(recipe, shape, { rows: null, verb: "run" }).trainer!;
+    expect(parts.weights! / 2e9).toBeCloseTo(1.005, 2);
+    expect(parts.reference! / 15.25e9).toBeCloseTo(1, 2);
   });
 
   it("of adapters is their own gradients and moments, over weights that are also the reference", () => {
@@ -351,6 +364,31 @@ describe("findings", () => {
     ]);
     const [dense] = plan({ ...onGpus, "fsdp.ep_size": 8 }, known("Qwen3-4B")).findings;
     expect(dense!.message).toBe("fsdp.ep_size (8) must divide the model's 0 experts: try 1");
+  });
+
+  it("refuse what is of mixtures in a dense model, and adapters of experts in a mixture", () => {
+    const mixtures = {
+      "train.routing_replay": "true",
+      "actor.aux_loss_coef": 0.001,
+      "actor.freeze_moe_router": "true",
+    };
+    const dense = plan({ ...onGpus, ...mixtures }, known("Qwen3-4B")).findings;
+    expect(dense.map(({ severity, settings }) => [severity, settings])).toEqual([
+      ["error", [{ key: "train.routing_replay", value: false }]],
+      ["error", [{ key: "actor.aux_loss_coef", value: 0 }]],
+      ["error", [{ key: "actor.freeze_moe_router", value: false }]],
+    ]);
+    expect(dense[0]!.message).toBe("train.routing_replay is of mixtures of experts, and the model is dense: try false");
+    const onMixture = (flags: Flags) =>
+      plan({ ...onGpus, ...mixtures, "actor.num_nodes": 8, "fsdp.ep_size": 8, ...flags }, known("Qwen3-30B-A3B"))
+        .findings;
+    expect(onMixture({})).toEqual([]);
+    const adapted = { "actor.lora.rank": 8, "actor.lora.target_modules": "q_proj,up_proj" };
+    expect(onMixture(adapted)[0]).toMatchObject({
+      severity: "error",
+      settings: [{ key: "actor.lora.target_modules", value: ["q_proj"] }],
+    });
+    expect(onMixture({ ...adapted, "actor.lora.target_modules": "q_proj,v_proj" })).toEqual([]);
   });
 
   it("say by how much it is too much, and the smallest change", () => {

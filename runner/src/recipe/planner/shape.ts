@@ -4,7 +4,10 @@ import { fileError, messageOf } from "../../errors.ts";
 import { knownModels } from "./known-models.ts";
 
 /** What the planner needs of a decoder. Its parameters are counts of values, biases and norms included. */
-export type ModelShape = ReturnType<typeof shapeOf>;
+export type ModelShape = ReturnType<typeof shapeOf> & {
+  /** Parameters of the reference, where that is another model. */
+  reference?: number;
+};
 export type ReadFile = (path: string) => string | undefined;
 
 /**
@@ -30,7 +33,7 @@ function parse(text: string, file: string): Config {
   }
 }
 
-const families = ["llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3"];
+const families = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3"];
 
 type Count = (key: string, otherwise?: number) => number;
 
@@ -100,9 +103,9 @@ function latent(config: Config, count: Count) {
 
 /** All 0 in a dense model. The shared experts' width is of all of them together. */
 function readMixture(config: Config, count: Count, file: string) {
-  const isQwen = config.model_type === "qwen3_moe";
+  const isLatent = config.model_type === "deepseek_v3";
   const none = { experts: 0, expertsPerToken: 0, expertLayers: 0, expertWidth: 0, sharedWidth: 0 };
-  if (!isQwen && config.model_type !== "deepseek_v3") return none;
+  if (!["qwen3_moe", "mixtral", "deepseek_v3"].includes(String(config.model_type))) return none;
   const orZero = (key: string) => (Number(config[key] ?? 0) === 0 ? 0 : count(key));
   const [layers, first] = [count("num_hidden_layers"), orZero("first_k_dense_replace")];
   const every = count("decoder_sparse_step", 1);
@@ -110,9 +113,10 @@ function readMixture(config: Config, count: Count, file: string) {
   const replaced = [...dense].filter((layer) => layer >= first && layer < layers && (layer + 1) % every === 0).length;
   // Layers are numbered from 0; of each `every` the last is a mixture.
   const expertLayers = Math.max(0, Math.floor(layers / every) - Math.floor(first / every) - replaced);
-  const experts = count(isQwen ? "num_experts" : "n_routed_experts");
+  const named = config.num_experts === undefined ? "num_local_experts" : "num_experts";
+  const experts = count(isLatent ? "n_routed_experts" : named);
   const expertsPerToken = count("num_experts_per_tok");
   if (expertsPerToken > experts) unsupported(`num_experts_per_tok is ${expertsPerToken}`, `at most ${experts}`, file);
-  const expertWidth = count("moe_intermediate_size");
+  const expertWidth = count(config.model_type === "mixtral" ? "intermediate_size" : "moe_intermediate_size");
   return { experts, expertsPerToken, expertLayers, expertWidth, sharedWidth: expertWidth * orZero("n_shared_experts") };
 }

@@ -15,10 +15,7 @@ export function planTable(plan: Plan): string {
   const mixture = model.experts > 0 ? `, ${model.experts} experts, ${model.expertsPerToken} a token` : "";
   const active = model.experts > 0 ? `, ${compact.format(model.parameters.active)} active` : "";
   const parameters: Row = ["parameters", `${compact.format(model.parameters.total)}${active}`];
-  const devices: Row[] = [
-    ["device", `${name} (${source})`],
-    ["processes", plan.placement],
-  ];
+  const devices: Row[] = [["device", `${name} (${source})`], ["processes", plan.placement], ...meshRows(plan)];
   const sections: [title: string, rows: Row[]][] = [
     ["model", [["model", `${plan.name} (${model.family}, ${model.layers} layers${mixture})`], parameters]],
     ["devices", devices],
@@ -36,6 +33,14 @@ function section(title: string, rows: Row[]): string[] {
     value.match(lines)!.map((text, i) => `  ${(i === 0 ? name : "").padEnd(nameWidth)}${text}`),
   );
   return shown.length === 0 ? [] : [title, ...shown];
+}
+
+/** How the trainer's ranks share rows, and experts. */
+function meshRows({ layout: { ranks, contextRanks, expertRanks }, model }: Plan): Row[] {
+  if (ranks < 2) return [];
+  const rows = `${count(ranks / contextRanks, "data rank")} x ${contextRanks} of a context group`;
+  const experts = `; ${model.experts / expertRanks} of ${model.experts} experts on each of ${expertRanks} ranks`;
+  return [["mesh", `weights over ${ranks} ranks; rows over ${rows}${model.experts > 0 ? experts : ""}`]];
 }
 
 function batchRows({ arithmetic, layout }: Plan): Row[] {

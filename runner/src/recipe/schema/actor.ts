@@ -52,6 +52,10 @@ export const actor = section("The policy that is trained, its optimizer and its 
     metrics: ["clip_ratio"],
   }),
   entropy_coef: key(z.number().min(0), 0, "Weight of the entropy bonus in the loss.", { metrics: ["entropy"] }),
+  aux_loss_coef: key(z.number().min(0), 0, "Weight of a mixture's balance loss, of each sequence by its tokens.", {
+    metrics: ["balance_loss"],
+  }),
+  freeze_moe_router: key(z.boolean(), false, "A mixture's routers keep their weights."),
   devices_per_node: key(positiveInteger, 1, "Ranks that shard the policy; a device is a GPU, or a CPU process.", {
     unit: "ranks",
     metrics: ["train_seconds"],
@@ -59,7 +63,6 @@ export const actor = section("The policy that is trained, its optimizer and its 
   num_nodes: plannedKey(positiveInteger, 1, "Machines that hold the policy's ranks.", { unit: "nodes" }),
   gradient_checkpoint: key(checkpointing, "full", "What backward computes again: all, cheap parts, or nothing.", {
     metrics: ["train_seconds"],
-    plannedValues: ["selective"],
   }),
   optimizer: plannedKey(z.enum(["adamw", "muon"]), "adamw", "What steps the weights: AdamW, or Muon for matrices."),
 });

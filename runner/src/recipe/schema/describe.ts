@@ -2,7 +2,7 @@ import { z } from "zod";
 import type { KeyMeta } from "./key.ts";
 
 interface JsonType {
-  type?: string;
+  type?: string | string[];
   enum?: string[];
   const?: unknown;
   anyOf?: JsonType[];
@@ -17,8 +17,10 @@ interface JsonType {
 
 /** What a value must be, in words, and the values to choose from where they can be counted. */
 export function describeType(schema: z.ZodType, meta: KeyMeta): { type: string; values: string[] } {
-  const json = z.toJSONSchema(schema, { io: "input" }) as JsonType;
-  return { type: inWords(json, meta.path !== undefined || meta.file === true), values: choices(json) };
+  const { type: types, ...json } = z.toJSONSchema(schema, { io: "input" }) as JsonType;
+  const options = [types].flat().map((type): JsonType => ({ ...json, type }));
+  const isPath = meta.path !== undefined || meta.file === true;
+  return { type: options.map((one) => inWords(one, isPath)).join(" or "), values: options.flatMap(choices) };
 }
 
 function inWords(json: JsonType, isPath: boolean): string {

@@ -20,6 +20,9 @@ export const train = section("The agent and the train step.", {
   partial_rollout: key(z.enum(["resume", "wait", "keep"]), "resume", "What a weight sync does to running requests.", {
     metrics: ["sync_seconds", "staleness_mean"],
   }),
+  routing_replay: key(z.boolean(), false, "Trains a mixture's tokens through the experts that they were sampled by.", {
+    metrics: ["route_mismatch", "logprob_gap_mean", "logprob_gap_live"],
+  }),
   updates_per_batch: key(positiveInteger, 1, "Optimizer steps that a batch of groups is cut into.", {
     unit: "updates",
     metrics: ["ratio_gap_max", "policy_kl", "clip_ratio"],

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { WebSocket } from "ws";
+import { deadlineMs } from "../../deadline.ts";
 import type { TimedEvent } from "../events.ts";
 import { ownerOf } from "../find-run.ts";
 import { foldRun } from "../fold.ts";
@@ -37,7 +38,7 @@ async function* followLive(directory: string, signal: AbortSignal): AsyncGenerat
   let socket: WebSocket | undefined;
   try {
     const { url, token } = JSON.parse(readFileSync(join(directory, "server.json"), "utf8")) as LiveAddress;
-    socket = new WebSocket(url, { headers: { authorization: `Bearer ${token}` }, handshakeTimeout: 2000 });
+    socket = new WebSocket(url, { headers: { authorization: `Bearer ${token}` }, handshakeTimeout: deadlineMs(2) });
     for await (const [bytes] of on(socket, "message", { signal, close: ["close"] })) {
       const message = JSON.parse(String(bytes)) as LiveMessage;
       if (message.type === "snapshot") yield { ...message, source: "live" };

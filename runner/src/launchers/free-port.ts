@@ -3,10 +3,10 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 
 /** Below those that Linux hands out by itself (from 32,768): nobody is given it before it is used. */
-export async function freePort(): Promise<number> {
+export async function freePort(host = "127.0.0.1"): Promise<number> {
   for (;;) {
     const port = randomInt(20_000, 32_768);
-    const server = createServer().listen(port, "127.0.0.1");
+    const server = createServer().listen(port, host);
     const isFree = await once(server, "listening").then(Boolean, () => false);
     if (isFree) return new Promise((resolve) => server.close(() => resolve(port)));
   }
