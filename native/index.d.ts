@@ -170,10 +170,6 @@ export interface ModelOptions {
   units: UnitDescription[];
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
-  /** Of those ranks: that each have a part of the experts; that have the same part; that share each row. */
-  expertGroup?: ProcessGroup | null;
-  expertDataGroup?: ProcessGroup | null;
-  contextGroup?: ProcessGroup | null;
   trainable: boolean;
   /**
    * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
