@@ -1,7 +1,8 @@
 import type { Client } from "@modelcontextprotocol/client";
 import {
   type CancellationToken,
-  type Disposable,
+  Disposable,
+  type Event,
   LanguageModelTextPart,
   type LanguageModelTool,
   LanguageModelToolResult,
@@ -46,7 +47,15 @@ export function registerAssistants({ context, log }: Services): Disposable[] {
     });
     return (await Promise.all(found)).flat();
   };
-  return [servers, ...tools, lm.registerMcpServerDefinitionProvider("molt.mcp", { provideMcpServerDefinitions })];
+  const onDidChangeMcpServerDefinitions: Event<void> = (listener) => {
+    const { onDidGrantWorkspaceTrust, onDidChangeWorkspaceFolders } = workspace;
+    return Disposable.from(
+      onDidGrantWorkspaceTrust(() => listener()),
+      onDidChangeWorkspaceFolders(() => listener()),
+    );
+  };
+  const provider = { onDidChangeMcpServerDefinitions, provideMcpServerDefinitions };
+  return [servers, ...tools, lm.registerMcpServerDefinitionProvider("molt.mcp", provider)];
 }
 
 function toolOf({ name, displayName }: Declared, servers: Servers): LanguageModelTool<Record<string, unknown>> {

@@ -44,11 +44,14 @@ export class Workbench {
     );
   }
 
-  /** The folder that is open, with those below it. */
+  /** The folder that is open, with those below it, unless it is trusted already. */
   async trust(): Promise<void> {
-    await this.page.locator('[id="status.workspaceTrust"]').click();
-    await this.page.locator('.workspace-trust-editor .monaco-button:has-text("Trust")').first().click();
-    await this.page.locator('.workspace-trust-editor:has-text("You trust this")').waitFor();
+    await this.runCommand("Workspaces: Manage Workspace Trust");
+    const trusted = this.page.locator('.workspace-trust-editor:has-text("You trust this")');
+    const button = this.page.locator('.workspace-trust-editor .monaco-button:has-text("Trust")').first();
+    await trusted.or(button).first().waitFor();
+    if (!(await trusted.isVisible())) await button.click();
+    await trusted.waitFor();
     await this.page.locator(".modal-editor-action-container .codicon-close").click();
   }
 
@@ -102,8 +105,16 @@ export class Workbench {
   async quickFix(text: string): Promise<void> {
     // The bulb says that the actions of this place are known: a key pressed before closes again.
     await this.page.locator(".editor-instance .monaco-editor.focused .lightBulbWidget").waitFor();
-    await this.page.keyboard.press("Control+.");
-    await this.page.locator(`.action-widget .monaco-list-row:has-text("${text}")`).click();
+    const fix = this.page.locator(`.action-widget .monaco-list-row:has-text("${text}")`);
+    // News of the document's problems closes the list.
+    await eventually(async () => {
+      await this.page.keyboard.press("Escape");
+      await this.page.keyboard.press("Control+.");
+      return await fix.click({ timeout: 3000 * scale }).then(
+        () => true,
+        () => false,
+      );
+    }, `the fix "${text}"`);
   }
 
   async terminalShows(text: string, timeoutS = 20): Promise<void> {

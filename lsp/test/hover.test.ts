@@ -165,7 +165,7 @@ it("the plan's numbers are shown for the keys that the planner reads, and no oth
   const code = new CodeIndex(new CodeFolder(sources).files());
   const isPlanned = (key: string) =>
     // Where processes are placed is a word of the plan, no number.
-    key !== "launcher.kind" &&
+    !key.startsWith("launcher.") &&
     code.readersOf(key).some(({ file }) => /[\\/]recipe[\\/](planner[\\/]\w+|arithmetic)\.ts$/.test(file));
   const { plan: made } = plan(documentAt(path, sound), withModel)!;
   const shown = [...recipeKeys.keys()].filter((key) => planFacts(made!).some(({ keys }) => keys.test(key)));

@@ -92,8 +92,8 @@ function rankInit({ config, units }: Decoder): RankInit {
   const loss = { name: "sft", epsClip: [0.2, 0.2], dualClip: null, entropyCoef: 0, kl, correction };
   const policy = { config, units, weights: null, seed: 5, dtype: "float32" } as const;
   const mesh = { contextSize: 1, expertSize: 1 };
-  const none = { ref: null, critic: null, mixture: { balanceCoef: 0, replaysRoutes: false } };
-  return { policy, ...none, mesh, optimizer, loss: loss as unknown as LossSpec, threads: 1 };
+  const mixture = { balanceCoef: 0, replaysRoutes: false };
+  return { mesh, mixture, policy, ref: null, optimizer, critic: null, loss: loss as unknown as LossSpec, threads: 1 };
 }
 
 function bytesOf(units: UnitDescription[]): number {

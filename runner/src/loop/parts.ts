@@ -4,9 +4,13 @@ import type { Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { EngineFleet } from "../engines/fleet.ts";
+import type { Cluster } from "../launchers/cluster.ts";
+import type { Seat } from "../launchers/node.ts";
 import type { Recipe } from "../recipe/index.ts";
+import { placementOf } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { RankGroup } from "../trainer/handle.ts";
+import type { LossSpec } from "../trainer/protocol.ts";
 import { policyLoss, rankInit } from "../trainer/specs.ts";
 import type { EvalProfile } from "./evaluate.ts";
 
@@ -46,11 +50,17 @@ export interface Parts extends Sampling {
 
 type Emit = (event: RunEvent) => void;
 
-export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, emit: Emit): Promise<Parts> {
+export async function startParts(
+  recipe: Recipe,
+  folder: ModelFolder,
+  runId: string,
+  emit: Emit,
+  cluster: Cluster,
+): Promise<Parts> {
   // Engines get their weights by the first sync, whatever the policy starts from.
   const [ranks, sampling] = await Promise.allSettled([
-    startRanks(recipe, folder, recipe.actor.devices_per_node),
-    startSampling(recipe, folder, runId, "random", emit),
+    startPlacedRanks(recipe, folder, cluster),
+    startSampling(recipe, folder, runId, "random", emit, cluster),
   ]);
   if (ranks.status === "fulfilled" && sampling.status === "fulfilled") return { ranks: ranks.value, ...sampling.value };
   if (ranks.status === "fulfilled") await ranks.value.stop();
@@ -63,14 +73,27 @@ export async function stopParts(parts: Parts): Promise<void> {
   await parts.ranks.stop();
 }
 
+/** On the nodes that the recipe's numbers give them. */
+export async function startPlacedRanks(
+  recipe: Recipe,
+  folder: ModelFolder,
+  cluster: Cluster,
+  loss?: LossSpec,
+): Promise<RankGroup> {
+  const { ranks } = placementOf(recipe, "run");
+  const seats = await Promise.all(ranks.map((place) => cluster.seat(place)));
+  return startRanks(recipe, folder, ranks.length, loss, seats);
+}
+
 export async function startRanks(
   recipe: Recipe,
   folder: ModelFolder,
   count: number,
   loss = policyLoss(recipe),
+  seats?: Seat[],
 ): Promise<RankGroup> {
   const init = rankInit(recipe, folder, loss);
-  return RankGroup.start({ count, init, deadlines: { start: startSeconds, request: requestSeconds } });
+  return RankGroup.start({ count, seats, init, deadlines: { start: startSeconds, request: requestSeconds } });
 }
 
 export async function startSampling(
@@ -79,6 +102,7 @@ export async function startSampling(
   runId: string,
   init: "weights" | "random",
   emit: Emit,
+  cluster: Cluster,
 ): Promise<Sampling> {
   const { engine, data, rollout, run, train } = recipe;
   const limits = {
@@ -90,8 +114,10 @@ export async function startSampling(
     "--page-size": engine.page_size,
     ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
   };
+  const { engines } = placementOf(recipe, "run");
   const fleet = await EngineFleet.start({
     count: engine.count,
+    seatOf: (index) => cluster.seat(engines[index]!),
     evalEngines: recipe.eval.engines,
     model: folder.path,
     args: [

@@ -278,11 +278,12 @@ const wrong: [lines: string, column: number, severity: string, message: string][
       "cut: raise it to 512, or lower data.max_len to 2044",
   ],
   [
-    "fsdp: { ep_size: 8 }\nactor: { model_name_or_path: m, devices_per_node: 3, num_nodes: 2 }",
+    "fsdp: { ep_size: 8 }\nactor: { model_name_or_path: m, devices_per_node: 3, num_nodes: 2 }\nlauncher: { kind: ray }",
     18,
     "error",
     "fsdp.ep_size (8) must divide the 2 nodes x 3 devices = 6 ranks: try 6",
   ],
+  [`${actor}, num_nodes: 2 }`, 48, "error", "actor.num_nodes (2) needs launcher.kind ray or slurm: local has one node"],
   [
     "fsdp: { cp_size: 4 }\nactor: { model_name_or_path: m, devices_per_node: 6 }",
     18,
@@ -389,6 +390,7 @@ const allowed: Record<string, string> = {
   evalEngines: "engine: { count: 2 }\neval: { engines: 1 }",
   deterministic: `run: { deterministic: true }\nalgo: { dynamic_filtering: drop }\n${train}, max_staleness: 0 }`,
   updates: `${train}, updates_per_batch: 1024 }`,
+  oneMachine: `${actor}, num_nodes: 2 }\nlauncher: { kind: slurm }`,
   idleRanks:
     "actor: { model_name_or_path: m, devices_per_node: 8 }\nfsdp: { cp_size: 2 }\n" +
     "rollout: { batch_size: 2, n_samples_per_prompt: 2 }",
