@@ -171,10 +171,6 @@ export interface ModelOptions {
   units: UnitDescription[];
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
-  /** Of those ranks: that each have a part of the experts; that have the same part; that share each row. */
-  expertGroup?: ProcessGroup | null;
-  expertDataGroup?: ProcessGroup | null;
-  contextGroup?: ProcessGroup | null;
   trainable: boolean;
   /**
    * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
@@ -182,14 +178,24 @@ export interface ModelOptions {
    */
   dtype?: "float32" | "bfloat16";
   /**
-   * What backward has of the layers: `full` recomputes all but their inputs; `none` keeps activations and gathered
-   * weights, which is faster and larger. Default full.
+   * What backward has of the layers: `full` recomputes all but their inputs; `selective` also keeps attention and the
+   * products before and after it; `none` keeps activations and gathered weights, which is faster and larger. Default
+   * full.
    */
   gradientCheckpoint?: "full" | "selective" | "none";
-  /** Gathers a layer's weights again for backward. Default true, but where `gradientCheckpoint` is none. */
+  /** False keeps gathered weights from forward until backward; `gradientCheckpoint: "none"` implies it. Default true. */
   reshardAfterForward?: boolean;
-  /** Keeps whole gradients until the norm is asked for, and reduces them once. Default false. */
+  /** Keeps whole float32 gradients over microbatches and sums them over ranks once, where they are read. */
   deferReduce?: boolean;
+  /**
+   * Ranks that are given the same rows: each runs its part of every row, and all see whole results. They compute the
+   * same loss of them, and its gradient counts once.
+   */
+  contextGroup?: ProcessGroup | null;
+  /** Ranks that share out the experts: the r-th has the r-th run of them. Null where each has all. */
+  expertGroup?: ProcessGroup | null;
+  /** Under `expertGroup`: the ranks that have the same experts and shard them; null for one. */
+  expertDataGroup?: ProcessGroup | null;
   /** Rows of logits held at once by the head. Default 1024. */
   headChunk?: number;
   /** Mixtures' routers are not trained. */
@@ -227,6 +233,8 @@ export class Model {
   /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */
   backward(loss: Tensor): Promise<void>;
   zeroGradients(): Promise<void>;
+  /** Sums over ranks what `deferReduce` kept; what reads gradients or steps does so by itself. Collective. */
+  reduceGradients(): Promise<void>;
   /** L2 norm of the gradient over all shards of all ranks. Collective. */
   gradientNorm(): Promise<number>;
   /** Names of the trained parameters with a NaN or infinite gradient on any rank. Collective. */

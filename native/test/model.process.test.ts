@@ -1,40 +1,23 @@
-import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import type { ModelOptions } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { freePort } from "../../runner/src/launchers/free-port.ts";
-
-/** What `rank.mjs` prints. */
-interface Seen {
-  shardSize: number;
-  initialized: string;
-  loaded: string;
-  logp: number[];
-  gradients: Record<string, number[]>;
-  norm: number;
-  stepped: Record<string, number[]>;
-  trained: string;
-  restored: string;
-  broken: string[];
-}
+import { type Job, killRanks, largestGap, largestRelative, type Microbatch, runRanks, type Seen } from "./run-ranks.ts";
 
 const folder = fileURLToPath(new URL("fixtures/model/untied", import.meta.url));
 const { decoder, tensors } = readModelFolder(folder, { weights: "required" });
 const expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
 const scratch = mkdtempSync(join(tmpdir(), "molt-ranks-"));
-const children: ReturnType<typeof spawn>[] = [];
 afterAll(() => {
-  for (const child of children) child.kill("SIGKILL");
+  killRanks();
   rmSync(scratch, { recursive: true });
 });
 
 /** The fixture's rows begin..end, with what weighs their loss. `untargeted` makes them a dummy. */
-function share(begin: number, end: number, untargeted = false) {
+function share(begin: number, end: number, untargeted = false): Microbatch {
   const from = expected.cu[begin];
   const cut = (values: number[]) => values.slice(from, expected.cu[end]);
   const { tokens, temperatures, a, b } = expected;
@@ -43,30 +26,17 @@ function share(begin: number, end: number, untargeted = false) {
   return { rows: { tokens: cut(tokens), cu, targets, temperatures: cut(temperatures) }, a: cut(a), b: cut(b) };
 }
 
-/** Runs one process a share; resolves with what each saw. */
-async function run(shares: ReturnType<typeof share>[], name: string, model: Partial<ModelOptions> = {}) {
-  const port = await freePort();
-  const script = fileURLToPath(new URL("rank.mjs", import.meta.url));
-  const outputs = shares.map(async (given, rank) => {
-    const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
-    children.push(child);
-    const group = { rank, worldSize: shares.length, serveStore: rank === 0, prefix: "model", timeoutMs: 60_000 };
-    const options = { host: "127.0.0.1", port, ...group };
-    const { config, units } = decoder;
-    const job = { config, units, tensors, options, model, save: join(scratch, name), ...given };
-    child.stdin.end(JSON.stringify(job));
-    return JSON.parse(await text(child.stdout)) as Seen;
-  });
-  return Promise.all(outputs);
+interface Setting extends Partial<Job> {
+  windows?: number[];
 }
 
-/** Over all parameters, relative to the largest value of each. */
-function largestRelative(actual: Record<string, number[]>, wanted: Record<string, number[]>): number {
-  return Math.max(
-    ...Object.entries(wanted).map(([name, values]) => {
-      const scale = Math.max(...values.map(Math.abs));
-      return Math.max(...values.map((value, i) => Math.abs(actual[name]![i]! - value) / scale));
-    }),
+/** Each share is the microbatches of one data index. */
+async function run(shares: (Microbatch | Microbatch[])[], name: string, { windows, ...job }: Setting = {}) {
+  const config = { ...decoder.config, windows: windows ?? decoder.config.windows };
+  const { units } = decoder;
+  return runRanks(
+    shares.map((given) => [given].flat()),
+    { config, units, tensors, save: join(scratch, name), ...job },
   );
 }
 
@@ -95,7 +65,7 @@ describe.each([
   it("see the same log-probabilities and gradients", () => {
     const total = one.logp.length;
     const together = ranks.flatMap(({ logp }) => logp).slice(0, total);
-    expect(Math.max(...together.map((value, i) => Math.abs(value - one.logp[i]!)))).toBeLessThan(2e-6);
+    expect(largestGap(together, one.logp)).toBeLessThan(2e-6);
     for (const rank of ranks) {
       expect(largestRelative(rank.gradients, one.gradients)).toBeLessThan(3e-6);
       expect(rank.norm / one.norm).toBeCloseTo(1, 6);
@@ -118,8 +88,8 @@ describe.each([
 
 // case C4
 it("2 ranks in bf16 gather rounded weights, and reduce in float32", async () => {
-  const [one] = await run([share(0, 6)], "bf16-one", { dtype: "bfloat16" });
-  const ranks = await run([share(0, 3), share(3, 6)], "bf16-two", { dtype: "bfloat16" });
+  const [one] = await run([share(0, 6)], "bf16-one", { model: { dtype: "bfloat16" } });
+  const ranks = await run([share(0, 3), share(3, 6)], "bf16-two", { model: { dtype: "bfloat16" } });
   expect(new Set(ranks.map(({ loaded }) => loaded))).toEqual(new Set([one!.loaded]));
   const gaps = ranks.flatMap(({ logp }) => logp).map((value, t) => Math.abs(value - one!.logp[t]!));
   // Another batch may take another kernel, whose rounding differs.
@@ -129,8 +99,52 @@ it("2 ranks in bf16 gather rounded weights, and reduce in float32", async () => 
 });
 
 // case C4
-it("2 ranks that keep graphs and gathered weights see the gradients of 1 that recomputes", async () => {
-  const [one] = await run([share(0, 6)], "full-one");
-  const ranks = await run([share(0, 3), share(3, 6)], "none-two", { gradientCheckpoint: "none" });
-  for (const rank of ranks) expect(largestRelative(rank.gradients, one!.gradients)).toBeLessThan(3e-6);
+describe("2 ranks see the gradients of 1 that recomputes all", () => {
+  const halves = [
+    [share(0, 1), share(1, 3)],
+    [share(3, 5), share(5, 6)],
+  ];
+  let one: Seen;
+  beforeAll(async () => {
+    [one] = (await run([share(0, 6)], "full-one")) as [Seen];
+  });
+
+  it.each<[name: string, model: Partial<ModelOptions>]>([
+    ["keeping graphs and gathered weights", { gradientCheckpoint: "none" }],
+    ["keeping gathered weights", { reshardAfterForward: false }],
+    ["keeping some products and attention, and summing once", { gradientCheckpoint: "selective", deferReduce: true }],
+  ])("%s", async (name, model) => {
+    for (const rank of await run(halves, name, { model })) {
+      expect(largestRelative(rank.gradients, one.gradients)).toBeLessThan(3e-6);
+      expect(rank.norm / one.norm).toBeCloseTo(1, 6);
+      expect(rank.broken).toEqual(["lm_head.weight"]);
+    }
+  });
+});
+
+// The fixture's rows have 1 to 7 tokens: some parts are empty.
+describe.each<[name: string, setting: Setting]>([
+  ["context parallel", { windows: [3, 0] }],
+  ["context parallel, selective", { model: { gradientCheckpoint: "selective", deferReduce: true } }],
+])("%s, against 1 rank", (title, setting) => {
+  let one: Seen;
+  beforeAll(async () => {
+    [one] = (await run([share(0, 6)], `${title} one`, { ...setting, steps: 3 })) as [Seen];
+  });
+
+  it.each<[name: string, cp: number, shares: Microbatch[]]>([
+    ["2 parts x 2", 2, [share(0, 3), share(3, 6)]],
+    ["2 parts x 2, of which one has a token and no target", 2, [share(0, 6), share(2, 3, true)]],
+    ["4 parts x 1", 4, [share(0, 6)]],
+  ])("%s", async (name, cp, shares) => {
+    const ranks = await run(shares, `${title} ${name}`, { ...setting, cp, steps: 3 });
+    const whole = shares.flatMap((_, data) => ranks[data * cp]!.logp).slice(0, one.logp.length);
+    expect(largestGap(whole, one.logp)).toBeLessThan(5e-5);
+    for (const [index, rank] of ranks.entries()) {
+      expect(rank.logp).toEqual(ranks[index - (index % cp)]!.logp);
+      expect(largestRelative(rank.gradients, one.gradients)).toBeLessThan(1e-5);
+      expect(largestRelative(rank.stepped, one.stepped)).toBeLessThan(1e-5);
+      expect(rank.norm / one.norm).toBeCloseTo(1, 5);
+    }
+  });
 });

@@ -41,6 +41,27 @@ std::string textOf(Napi::Value value) { return value.ToString(); }
 
 double numberOf(Napi::Value value) { return value.As<Napi::Number>(); }
 
+ModelOptions readOptions(Napi::Object object) {
+  const auto chunk = object.Get("headChunk"), reshard = object.Get("reshardAfterForward");
+  const auto checkpoint = textOf(object.Get("gradientCheckpoint"));
+  const auto group = [&](const char* name) { return ProcessGroupWrap::of(object.Get(name)); };
+  return {
+      .group = group("group"),
+      .contextGroup = group("contextGroup"),
+      .expertGroup = group("expertGroup"),
+      .expertDataGroup = group("expertDataGroup"),
+      .trainable = object.Get("trainable").ToBoolean(),
+      .dtype = toDtype(object.Get("dtype")),
+      .headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024,
+      .checkpoint = checkpoint == "none"        ? Checkpoint::none
+                    : checkpoint == "selective" ? Checkpoint::selective
+                                                : Checkpoint::full,
+      .reshardAfterForward = reshard.IsUndefined() || reshard.ToBoolean(),
+      .deferReduce = object.Get("deferReduce").ToBoolean(),
+      .freezeRouter = object.Get("freezeRouter").ToBoolean(),
+  };
+}
+
 class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
  public:
   explicit ModelWrap(Info info) : Napi::ObjectWrap<ModelWrap>(info), model_(unwrap<Model>(info, "Model")) {}
@@ -54,16 +75,9 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
 
   static Napi::Value Create(Info info) {
     const auto options = info[0].As<Napi::Object>();
-    const auto chunk = options.Get("headChunk");
     const auto create = [config = toConfig(options.Get("config").As<Napi::Object>()),
-                         units = toUnits(options.Get("units").As<Napi::Array>()),
-                         group = ProcessGroupWrap::of(options.Get("group")),
-                         trainable = options.Get("trainable").ToBoolean().Value(),
-                         scalarType = toDtype(options.Get("dtype")),
-                         headChunk = chunk.IsNumber() ? chunk.As<Napi::Number>().Int64Value() : 1024,
-                         keepGraphs = textOf(options.Get("gradientCheckpoint")) == "none",
-                         freezeRouter = options.Get("freezeRouter").ToBoolean().Value()] {
-      return std::make_shared<Model>(config, units, group, trainable, scalarType, headChunk, keepGraphs, freezeRouter);
+                         units = toUnits(options.Get("units").As<Napi::Array>()), read = readOptions(options)] {
+      return std::make_shared<Model>(config, units, read);
     };
     return queueObject(info.Env(), "Model", create);
   }
@@ -115,6 +129,10 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
 
   Napi::Value ZeroGradients(Info info) {
     return queue(info.Env(), [model = model()] { model->zeroGradients(); });
+  }
+
+  Napi::Value ReduceGradients(Info info) {
+    return queue(info.Env(), [model = model()] { model->reduceGradients(); });
   }
 
   Napi::Value GradientNorm(Info info) {
@@ -230,6 +248,7 @@ void initModel(Napi::Env env, Napi::Object exports) {
        M::InstanceMethod<&M::Load>("load"), M::InstanceMethod<&M::Base>("base"),
        M::InstanceMethod<&M::Forward>("forward"), M::InstanceMethod<&M::Values>("values"),
        M::InstanceMethod<&M::Backward>("backward"), M::InstanceMethod<&M::ZeroGradients>("zeroGradients"),
+       M::InstanceMethod<&M::ReduceGradients>("reduceGradients"),
        M::InstanceMethod<&M::GradientNorm>("gradientNorm"),
        M::InstanceMethod<&M::NonFiniteGradients>("nonFiniteGradients"), M::InstanceMethod<&M::Read>("read"),
        M::InstanceMethod<&M::ReadGradient>("readGradient"), M::InstanceMethod<&M::WriteGradient>("writeGradient"),

@@ -18,6 +18,7 @@ AdamW::AdamW(std::shared_ptr<Model> model, AdamWOptions options) : model_(std::m
 
 void AdamW::step(double learningRate, double gradientScale) {
   const at::AutoGradMode noGraph(false);
+  model_->reduceGradients();
   const auto& shards = model_->trained();
   const auto update = [&](bool decay) {
     std::vector<at::Tensor> weights, gradients, first, second;

@@ -24,7 +24,7 @@ class AdamW {
  public:
   AdamW(std::shared_ptr<Model> model, AdamWOptions options);
 
-  /// One update, with gradients multiplied by `gradientScale` in place.
+  /// One update, with gradients multiplied by `gradientScale` in place. Collective where gradients were deferred.
   void step(double learningRate, double gradientScale);
   /// Writes `header`, then weights, first and second moments, each this rank's shards of all units end to end.
   void save(const std::string& path, const std::vector<uint8_t>& header) const;

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/device.h"
 
@@ -44,8 +45,13 @@ FlatShard::FlatShard(
     const std::vector<ParameterDescription>& parameters,
     std::shared_ptr<ProcessGroup> group,
     bool trainable,
-    at::ScalarType dtype)
-    : layout_(parameters), group_(std::move(group)), worldSize_(group_ ? group_->worldSize() : 1), dtype_(dtype) {
+    at::ScalarType dtype,
+    bool deferReduce)
+    : layout_(parameters),
+      group_(std::move(group)),
+      worldSize_(group_ ? group_->worldSize() : 1),
+      dtype_(dtype),
+      deferReduce_(deferReduce && worldSize_ > 1) {
   const int64_t size = (layout_.size + worldSize_ - 1) / worldSize_;
   data_ = at::zeros({size}, onDevice(at::kFloat));
   if (trainable) gradient_ = at::zeros_like(data_);
@@ -92,12 +98,30 @@ at::Tensor FlatShard::gather(const at::Tensor& slice) const {
   return flat;
 }
 
-at::Tensor FlatShard::gatherWeights(at::ScalarType dtype) const {
-  if (adapted_.empty()) return gather(data_.to(dtype));
-  const auto flat = worldSize_ == 1 ? data_.clone() : gather(data_);
+at::Tensor FlatShard::withAdapters(const at::Tensor& flat, at::ScalarType dtype) const {
+  if (adapted_.empty()) return flat;
+  const auto sum = worldSize_ == 1 ? flat.clone() : flat;
   const auto factors = adapters_->gather(adapters_->data());
-  for (const auto& [weight, a, b] : adapted_) weight.in(flat).addmm_(b.in(factors), a.in(factors), 1, scale_);
-  return flat.to(dtype);
+  for (const auto& [weight, a, b] : adapted_) weight.in(sum).addmm_(b.in(factors), a.in(factors), 1, scale_);
+  return sum.to(dtype);
+}
+
+at::Tensor FlatShard::gatherWeights(at::ScalarType dtype) const {
+  return withAdapters(gather(adapted_.empty() ? data_.to(dtype) : data_), dtype);
+}
+
+at::Tensor FlatShard::gatherWeights() {
+  if (!ahead_.wait) return gatherWeights(dtype_);
+  const auto ahead = std::exchange(ahead_, {});
+  ahead.wait();
+  return withAdapters(ahead.flat, dtype_);
+}
+
+void FlatShard::prefetch() {
+  if (worldSize_ == 1 || ahead_.wait) return;
+  const auto slice = adapted_.empty() ? data_.to(dtype_) : data_;
+  ahead_.flat = at::empty({worldSize_ * slice.numel()}, slice.options());
+  ahead_.wait = group_->startAllGather(ahead_.flat, slice);
 }
 
 at::Tensor FlatShard::local(const at::Tensor& slice, const Slot& slot) const {
@@ -112,9 +136,12 @@ void FlatShard::scatter(const at::Tensor& slice, const Slot& slot, const at::Ten
   if (mine.numel() > 0) mine.copy_(value.reshape({-1}).narrow(0, skipped, mine.numel()));
 }
 
-at::Tensor FlatShard::openGradient() const {
+at::Tensor FlatShard::openGradient() {
   if (worldSize_ == 1 && gradient_.defined()) return gradient_;
-  return at::zeros({worldSize_ * data_.numel()}, data_.options());
+  if (deferred_.defined()) return deferred_;
+  const auto buffer = at::zeros({worldSize_ * data_.numel()}, data_.options());
+  if (deferReduce_ && gradient_.defined()) deferred_ = buffer;
+  return buffer;
 }
 
 void FlatShard::reduceGradient(const at::Tensor& buffer) {
@@ -128,10 +155,22 @@ void FlatShard::reduceGradient(const at::Tensor& buffer) {
     }
     return adapters_->reduceGradient(gradient);
   }
-  if (worldSize_ == 1) return;
+  if (worldSize_ > 1 && !deferReduce_) addReduced(buffer);
+}
+
+void FlatShard::reduceDeferred() {
+  if (deferred_.defined()) addReduced(std::exchange(deferred_, {}));
+}
+
+void FlatShard::addReduced(const at::Tensor& buffer) {
   auto mine = at::empty_like(gradient_);
   group_->reduceScatter(mine, buffer);
   gradient_.add_(mine);
+}
+
+void FlatShard::zeroGradient() {
+  gradient_.zero_();
+  deferred_.reset();
 }
 
 }  // namespace molt

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,12 +38,13 @@ struct FlatLayout {
 /// of their number). Methods marked collective must be called by every rank in the same order.
 class FlatShard {
  public:
-  /// dtype: what the unit computes in.
+  /// dtype: what the unit computes in. deferReduce: whole gradients are kept until `reduceDeferred`.
   FlatShard(
       const std::vector<ParameterDescription>& parameters,
       std::shared_ptr<ProcessGroup> group,
       bool trainable,
-      at::ScalarType dtype);
+      at::ScalarType dtype,
+      bool deferReduce);
 
   /// From here on what is gathered has the adapters' products added, and gradients go to the adapters alone.
   void adapt(std::shared_ptr<FlatShard> adapters, double scale);
@@ -52,6 +54,8 @@ class FlatShard {
   bool trains(const Slot& fused) const;
   bool trains() const { return gradient_.defined() || !adapted_.empty(); }
 
+  /// Null where there are none.
+  const std::shared_ptr<FlatShard>& adapters() const { return adapters_; }
   const FlatLayout& layout() const { return layout_; }
   const std::vector<Slot>& slots() const { return layout_.slots; }
   /// This rank's slice, [shardSize].
@@ -65,24 +69,37 @@ class FlatShard {
   at::Tensor gather(const at::Tensor& slice) const;
   /// What is computed with: the data, with its adapters' products, summed in float32 and then rounded. Collective.
   at::Tensor gatherWeights(at::ScalarType dtype) const;
-  /// In the compute dtype.
-  at::Tensor gatherWeights() const { return gatherWeights(dtype_); }
+  /// In the compute dtype; where `prefetch` began it, it only waits.
+  at::Tensor gatherWeights();
+  /// Collective, as the gather that it begins.
+  void prefetch();
   /// Copies this rank's part of the whole parameter `value` (any floating dtype) into `slice`.
   void scatter(const at::Tensor& slice, const Slot& slot, const at::Tensor& value) const;
   /// This rank's part of one parameter within `slice`; may be empty.
   at::Tensor local(const at::Tensor& slice, const Slot& slot) const;
 
-  /// A buffer for the whole gradient of one backward pass, to be added into and then given to `reduce`.
-  at::Tensor openGradient() const;
-  /// Adds the buffer, summed over ranks, to this rank's gradient, or to its adapters'. Collective.
+  /// A buffer for the whole gradient of one backward pass, to be added into and then given to `reduceGradient`.
+  at::Tensor openGradient();
+  /// Adds the buffer, summed over ranks, to this rank's gradient, or to its adapters'. Collective, unless deferred.
   void reduceGradient(const at::Tensor& buffer);
+  /// Adds what was deferred. Collective.
+  void reduceDeferred();
+  void zeroGradient();
 
  private:
   /// A weight's place here, and its factors' in the adapters.
   struct Adapted {
     Slot weight, a, b;
   };
+  /// A gather under way.
+  struct Ahead {
+    at::Tensor flat;
+    std::function<void()> wait;
+  };
   int64_t shardBegin() const;
+  void addReduced(const at::Tensor& buffer);
+  /// `flat` with the adapters' products, in `dtype`.
+  at::Tensor withAdapters(const at::Tensor& flat, at::ScalarType dtype) const;
 
   const FlatLayout layout_;
   std::shared_ptr<ProcessGroup> group_;
@@ -90,9 +107,14 @@ class FlatShard {
   at::ScalarType dtype_;
   at::Tensor data_;
   at::Tensor gradient_;
+  bool deferReduce_;
+  at::Tensor deferred_;  // whole gradient of several passes, where there is one
+  Ahead ahead_;
   std::shared_ptr<FlatShard> adapters_;
   std::vector<Adapted> adapted_;
   double scale_ = 1;
 };
+
+using Shards = std::vector<std::shared_ptr<FlatShard>>;
 
 }  // namespace molt

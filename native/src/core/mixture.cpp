@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -115,14 +116,30 @@ at::Tensor runExperts(
   return product("expert_down", gated(product("expert_gate_up", rows)));
 }
 
+void RouteTotals::sumOver(ProcessGroup& group) {
+  const auto all = at::tensor(std::vector<double>{balance, double(differing), double(compared)}, at::kDouble);
+  group.allReduce(all);
+  const double* sums = all.const_data_ptr<double>();
+  balance = sums[0];
+  differing = static_cast<int64_t>(sums[1]);
+  compared = static_cast<int64_t>(sums[2]);
+}
+
 void RouteTotals::add(const RouteTotals& other) {
   balance += other.balance;
   differing += other.differing;
   compared += other.compared;
 }
 
-MixturePass::MixturePass(const MoeConfig& config, const SortedRows& rows, int64_t index)
+MixturePass::MixturePass(
+    const MoeConfig& config,
+    const SortedRows& rows,
+    int64_t index,
+    std::shared_ptr<ProcessGroup> expertGroup,
+    std::shared_ptr<ProcessGroup> contextGroup)
     : config_(config),
+      expertGroup_(std::move(expertGroup)),
+      contextGroup_(std::move(contextGroup)),
       recorded_(rows.routes.defined() ? rows.routes.select(1, index) : at::Tensor()),
       rowOf_(rows.rowOf),
       balanceScale_(rows.balanceScale) {}
@@ -137,7 +154,10 @@ at::Tensor MixturePass::run(const UnitWeights& weights, const at::Tensor& x) {
     probabilities = AddGradient::apply(probabilities, gradient);
   }
   return mixExperts(config_, x, probabilities, chosen_, [&](const at::Tensor& rows, const at::Tensor& counts) {
-    return runExperts(config_, weights, rows, counts);
+    if (!expertGroup_) return runExperts(config_, weights, rows, counts);
+    if (first) plan_ = planExchange(counts, *expertGroup_);
+    const auto outputs = runExperts(config_, weights, sendToExperts(rows, plan_, expertGroup_), plan_.counts);
+    return sendFromExperts(outputs, plan_, expertGroup_);
   });
 }
 
@@ -157,6 +177,7 @@ at::Tensor MixturePass::balanceGradient() const {
   const int64_t experts = config_.numExperts, rows = balanceScale_.size(0);
   const auto cells = rowOf_.unsqueeze(1) * experts + chosen_;
   const auto counts = cells.flatten().bincount({}, rows * experts).view({rows, experts});
+  if (contextGroup_) contextGroup_->allReduce(counts);
   const double share = static_cast<double>(experts) / static_cast<double>(config_.expertsPerToken);
   return (counts * balanceScale_ * share).index_select(0, rowOf_);
 }

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/decoder.h"
+#include "core/exchange.h"
 #include "core/packed.h"
+#include "core/process_group.h"
 
 // A mixture of experts in place of a layer's MLP: of a softmax over all experts each token takes the likeliest, whose
 // outputs are summed by these weights. The router and the sum are float32.
@@ -51,15 +54,22 @@ struct RouteTotals {
   int64_t differing = 0, compared = 0;  // recorded choices that are not the live ones, and all
 
   void add(const RouteTotals& other);
+  /// Collective.
+  void sumOver(ProcessGroup& group);
 };
 
 /// One mixture's layer in one forward pass of the trainer, and in its recomputation, which takes the same experts.
 class MixturePass {
  public:
-  /// index: among the mixtures.
-  MixturePass(const MoeConfig& config, const SortedRows& rows, int64_t index);
+  /// index: among the mixtures. expertGroup: shares out the experts; contextGroup: has parts of the rows; or null.
+  MixturePass(
+      const MoeConfig& config,
+      const SortedRows& rows,
+      int64_t index,
+      std::shared_ptr<ProcessGroup> expertGroup,
+      std::shared_ptr<ProcessGroup> contextGroup);
 
-  /// x: [T, H]. Gives float32 [T, H].
+  /// x: [T, H]. Gives float32 [T, H]. Collective in both passes.
   at::Tensor run(const UnitWeights& weights, const at::Tensor& x);
 
   /// By the first run.
@@ -71,10 +81,12 @@ class MixturePass {
   at::Tensor balanceGradient() const;
 
   const MoeConfig config_;
+  const std::shared_ptr<ProcessGroup> expertGroup_, contextGroup_;
   const at::Tensor recorded_;      // int64 [T, K] or undefined
   const at::Tensor rowOf_;         // int64 [T]
   const at::Tensor balanceScale_;  // float32 [B, 1] or undefined
   at::Tensor chosen_;              // int64 [T, K]
+  ExchangePlan plan_;              // with an expert group
   RouteTotals totals_;
 };
 

@@ -17,10 +17,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
+#include "core/context.h"
 #include "core/device.h"
 #include "core/kernels.h"
+#include "core/selective.h"
 #include "core/transfer.h"
 #include "core/unit.h"
 
@@ -105,55 +108,84 @@ class AddProduct : public torch::autograd::Function<AddProduct> {
 
 }  // namespace
 
-Model::Model(
-    DecoderConfig config,
-    std::vector<UnitDescription> units,
-    std::shared_ptr<ProcessGroup> group,
-    bool trainable,
-    at::ScalarType dtype,
-    int64_t headChunk,
-    bool keepGraphs,
-    bool freezeRouter)
-    : config_(config),
+Model::Model(DecoderConfig config, std::vector<UnitDescription> units, ModelOptions options)
+    : config_(std::move(config)),
       units_(std::move(units)),
-      group_(std::move(group)),
-      trainable_(trainable),
-      hasValues_(hasRole(units_.back(), "value")),
-      headChunk_(headChunk),
-      keepGraphs_(keepGraphs) {
+      options_(std::move(options)),
+      hasValues_(hasRole(units_.back(), "value")) {
   checkUnits(config_, units_);
-  TORCH_CHECK(headChunk_ > 0, "headChunk must be positive, not ", headChunk_);
+  TORCH_CHECK(options_.headChunk > 0, "headChunk must be positive, not ", options_.headChunk);
+  const int64_t parts = options_.expertGroup ? options_.expertGroup->worldSize() : 1;
+  TORCH_CHECK(
+      parts == 1 || (config_.moe && config_.moe->numExperts % parts == 0), config_.moe ? config_.moe->numExperts : 0,
+      " experts cannot be shared out evenly to ", parts, " ranks");
   for (const auto& unit : units_) {
     // In bfloat16 a value would have three digits.
-    const auto own = hasRole(unit, "value") ? at::kFloat : dtype;
+    const auto own = hasRole(unit, "value") ? at::kFloat : options_.dtype;
     auto& shards = unitShards_.emplace_back();
-    const auto add = [&](const std::vector<ParameterDescription>& parameters, bool trained) {
-      shards.push_back(std::make_shared<FlatShard>(parameters, group_, trained, own));
+    const auto add = [&](const std::vector<ParameterDescription>& parameters, const auto& group, bool trained) {
+      shards.push_back(std::make_shared<FlatShard>(parameters, group, trained, own, options_.deferReduce));
       if (trained) trained_.push_back(shards.back());
     };
-    const bool whole = trainable_ && !unit.adapters;
-    if (freezeRouter && hasRole(unit, "router")) {
+    const auto& group = options_.group;
+    const bool whole = options_.trainable && !unit.adapters;
+    if (options_.freezeRouter && hasRole(unit, "router")) {
       const auto router = unit.parameters.end() - 1;
-      add({unit.parameters.begin(), router}, whole);
-      add({*router}, false);
+      add({unit.parameters.begin(), router}, group, whole);
+      add({*router}, group, false);
     } else {
-      add(unit.parameters, whole);
+      add(unit.parameters, group, whole);
     }
-    if (!unit.experts.empty()) add(unit.experts, whole);
-    shards_.insert(shards_.end(), shards.begin(), shards.end());
+    if (!unit.experts.empty()) {
+      std::vector<ParameterDescription> own;
+      std::ranges::copy_if(unit.experts, std::back_inserter(own), [&](const auto& it) { return has(it); });
+      add(own, options_.expertGroup ? options_.expertDataGroup : group, whole);
+    }
     if (!unit.adapters) continue;
-    trained_.push_back(std::make_shared<FlatShard>(unit.adapters->parameters, group_, trainable_, at::kFloat));
+    trained_.push_back(std::make_shared<FlatShard>(
+        unit.adapters->parameters, group, options_.trainable, at::kFloat, options_.deferReduce));
     shards.front()->adapt(trained_.back(), unit.adapters->scale);
   }
+}
+
+int Model::ownerOf(const ParameterDescription& parameter) const {
+  if (!options_.expertGroup || parameter.expert < 0) return -1;
+  return static_cast<int>(parameter.expert / (config_.moe->numExperts / options_.expertGroup->worldSize()));
+}
+
+bool Model::has(const ParameterDescription& parameter) const {
+  const int owner = ownerOf(parameter);
+  return owner < 0 || owner == options_.expertGroup->rank();
+}
+
+std::vector<Model::Place> Model::places(bool trained) const {
+  std::vector<Place> result;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    for (const auto& shard : unitShards_[i]) {
+      const bool isExperts = !units_[i].experts.empty() && shard == unitShards_[i].back();
+      auto slot = shard->slots().begin();
+      const auto add = [&](const ParameterDescription& parameter) {
+        result.push_back({&parameter, shard.get(), has(parameter) ? &*slot++ : nullptr, ownerOf(parameter)});
+      };
+      if (!trained || shard->gradient().defined()) {
+        if (isExperts) std::ranges::for_each(units_[i].experts, add);
+        else for (const auto& each : shard->slots()) add(each.parameter);
+      }
+      if (!trained || !shard->adapters()) continue;
+      for (const auto& each : shard->adapters()->slots()) {
+        result.push_back({&each.parameter, shard->adapters().get(), &each, -1});
+      }
+    }
+  }
+  return result;
 }
 
 void Model::initialize(uint64_t seed, bool adaptersOnly) {
   const at::AutoGradMode noGraph(false);
   uint64_t index = 0;
-  for (const auto& shard : adaptersOnly ? trained_ : shards_) {
-    for (const auto& slot : shard->slots()) {
-      shard->scatter(shard->data(), slot, initialValue(slot.parameter, mix(adaptersOnly ? ~seed : seed, index++)));
-    }
+  for (const auto& place : places(adaptersOnly)) {
+    const uint64_t own = mix(adaptersOnly ? ~seed : seed, index++);
+    if (place.slot) place.shard->scatter(place.shard->data(), *place.slot, initialValue(*place.parameter, own));
   }
 }
 
@@ -161,20 +193,19 @@ void Model::load(const std::vector<TensorLocation>& tensors) {
   const at::AutoGradMode noGraph(false);
   const auto located = locateParameters(units_, tensors);
   size_t index = 0;
-  for (const auto& shard : shards_) {
-    for (const auto& slot : shard->slots()) {
-      if (slot.parameter.role != "value") shard->scatter(shard->data(), slot, mapTensor(located[index++]));
-    }
+  for (const auto& place : places(false)) {
+    if (place.parameter->role == "value") continue;
+    const auto& location = located[index++];
+    if (place.slot) place.shard->scatter(place.shard->data(), *place.slot, mapTensor(location));
   }
 }
 
 std::shared_ptr<Model> Model::base() const {
   auto model = std::make_shared<Model>(*this);
-  model->trainable_ = false;
+  model->options_.trainable = false;
   model->trained_.clear();
-  model->shards_.clear();
   for (auto& shards : model->unitShards_) {
-    for (auto& shard : shards) model->shards_.push_back(shard = shard->base());
+    for (auto& shard : shards) shard = shard->base();
   }
   return model;
 }
@@ -193,45 +224,78 @@ at::Tensor Model::values(const PackedRows& packed, bool grad) {
 }
 
 at::Tensor Model::run(const PackedRows& packed, bool grad, RouteTotals& routes) const {
-  TORCH_CHECK(!grad || trainable_, "a model that is not trainable has no gradients");
+  TORCH_CHECK(!grad || options_.trainable, "a model that is not trainable has no gradients");
   const at::AutoGradMode mode(grad);
-  const auto rows = sortRows(packed, config_);
-  const auto scores = runHead(rows, runLayers(rows, grad, routes));
+  const auto& context = options_.contextGroup;
+  const auto rows = context ? sortRows(packed, config_, context->rank(), context->worldSize())
+                            : sortRows(packed, config_, 0, 1);
+  const auto scores = runHead(rows, runLayers(rows, grad, routes), grad);
+  if (context && config_.moe) routes.sumOver(*context);
   const auto length = static_cast<int64_t>(packed.tokens.size());
-  return at::zeros({length, scores.size(1)}, scores.options()).index_copy(0, rows.origins, scores);
+  const auto placed = at::zeros({length, scores.size(1)}, scores.options()).index_copy(0, rows.origins, scores);
+  return context ? gatherScores(placed, context) : placed;
+}
+
+Shards Model::shardsOf(size_t index) const {
+  if (index >= units_.size()) return {};
+  auto shards = unitShards_[index];
+  if (index + 1 == units_.size() && config_.tieWordEmbeddings) shards.push_back(unitShards_[0][0]);
+  return shards;
+}
+
+UnitOptions Model::unitOptions(size_t index, bool grad) const {
+  const bool none = options_.checkpoint == Checkpoint::none, isHead = index + 1 == units_.size();
+  return {
+      .chunk = isHead ? options_.headChunk : 0,
+      .keepWeights = grad && (none || !options_.reshardAfterForward),
+      .keepGraph = grad && none && !isHead,
+      .after = shardsOf(index + 1),
+      // The embedding's backward needs no weights.
+      .before = index > 1 ? shardsOf(index - 1) : Shards(),
+  };
 }
 
 at::Tensor Model::runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const {
   // Token ids have no gradient; this stands for one, so that backward reaches the embedding.
   const auto anchor = at::zeros({1}, onDevice(at::kFloat)).set_requires_grad(grad);
-  auto hidden = runEmbedding(shards_.front(), rows.tokens, anchor);
+  auto hidden = runEmbedding(unitShards_[0][0], rows.tokens, anchor, shardsOf(1));
   const auto rotary = rotaryTables(config_, rows.positions);
   int64_t mixtures = 0;
   for (int64_t i = 0; i < config_.numLayers; ++i) {
-    const auto mixture =
-        config_.isMixture(i) ? std::make_shared<MixturePass>(*config_.moe, rows, mixtures++) : nullptr;
-    const auto layer = [config = config_, rotary, groups = rows.groups, window = config_.windows[i], mixture](
+    const auto mixture = config_.isMixture(i) ? std::make_shared<MixturePass>(
+                                                    *config_.moe, rows, mixtures++, options_.expertGroup,
+                                                    options_.contextGroup)
+                                              : nullptr;
+    const auto kept = grad && options_.checkpoint == Checkpoint::selective ? std::make_shared<Kept>() : nullptr;
+    const auto layer = [config = config_, rotary, groups = rows.groups, keys = rows.keys, kept, mixture,
+                        context = options_.contextGroup, window = config_.windows[i]](
                            const UnitWeights& weights, const at::Tensor& input, int64_t, bool gradientsOnly) {
-      const Product product = [&](const char* role, const at::Tensor& x) {
-        const auto* bias = weights.find(std::string(role) + "_bias");
-        return at::linear(x, weights[role], bias ? *bias : at::Tensor());
+      const Product product = [&](const std::string& role, const at::Tensor& x) {
+        const auto* found = weights.find(role + "_bias");
+        const auto bias = found ? *found : at::Tensor();
+        const bool keep = kept && (role == "qkv" || role == "o");
+        return keep ? kept->product(role, x, weights[role.c_str()], bias, gradientsOnly)
+                    : at::linear(x, weights[role.c_str()], bias);
       };
-      const auto attention = [&](const Qkv& qkv) { return attendRows(qkv, groups, window); };
+      const Attention attend = [&](const Qkv& qkv) {
+        return attendRows(context ? gatherKeys(qkv, keys, context) : qkv, groups, window);
+      };
+      const Attention attention = [&](const Qkv& qkv) {
+        return kept ? kept->attention(attend, qkv, gradientsOnly) : attend(qkv);
+      };
       const auto [residual, x] = attentionForward(config, weights, product, input, rotary, attention);
       if (mixture) return residual + mixture->run(weights, x);
       const auto inner = gated(product("gate_up", x));
       if (weights.find("down_bias")) return residual + product("down", inner);
       return AddProduct::apply(residual, inner, weights["down"], gradientsOnly);
     };
-    hidden = runUnit(unitShards_[i + 1], layer, hidden, {.keep = grad && keepGraphs_});
+    hidden = runUnit(shardsOf(i + 1), layer, hidden, unitOptions(i + 1, grad));
     if (mixture) routes.add(mixture->totals());
   }
   return hidden;
 }
 
-at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden) const {
-  std::vector<std::shared_ptr<FlatShard>> shards{shards_.back()};
-  if (config_.tieWordEmbeddings) shards.push_back(shards_.front());
+at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden, bool grad) const {
   const auto body = [config = config_, targets = rows.targets, temperatures = rows.temperatures](
                         const UnitWeights& weights, const at::Tensor& input, int64_t begin, bool) {
     const auto x = rmsNorm(input, weights["norm"], config.rmsNormEps);
@@ -240,7 +304,8 @@ at::Tensor Model::runHead(const SortedRows& rows, const at::Tensor& hidden) cons
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, input.size(0)); };
     return scoreTargets(logits, part(temperatures), part(targets));
   };
-  return runUnit(std::move(shards), body, hidden.index_select(0, rows.selected), {.chunk = headChunk_});
+  const size_t index = units_.size() - 1;
+  return runUnit(shardsOf(index), body, hidden.index_select(0, rows.selected), unitOptions(index, grad));
 }
 
 void Model::backward(const at::Tensor& loss) {
@@ -251,79 +316,92 @@ void Model::backward(const at::Tensor& loss) {
 }
 
 void Model::zeroGradients() {
-  for (const auto& shard : trained_) shard->gradient().zero_();
+  for (const auto& shard : trained_) shard->zeroGradient();
+}
+
+void Model::reduceGradients() const {
+  TORCH_CHECK(options_.trainable, "a model that is not trainable has no gradients");
+  for (const auto& shard : trained_) shard->reduceDeferred();
 }
 
 double Model::gradientNorm() const {
-  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
   const at::AutoGradMode noGraph(false);
+  reduceGradients();
   double squares = 0;
   for (const auto& shard : trained_) {
     const auto norm = at::linalg_vector_norm(shard->gradient(), 2, std::nullopt, false, at::kDouble);
     squares += std::pow(norm.item<double>(), 2);
   }
   auto total = at::scalar_tensor(squares, at::kDouble).reshape({1});
-  if (group_) group_->allReduce(total);
+  if (options_.group) options_.group->allReduce(total);
   return std::sqrt(total.item<double>());
 }
 
 std::vector<std::string> Model::nonFiniteGradients() const {
-  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
   const at::AutoGradMode noGraph(false);
-  std::vector<const std::string*> names;
+  reduceGradients();
+  const auto all = places(true);
   std::vector<float> broken;
-  for (const auto& shard : trained_) {
-    for (const auto& slot : shard->slots()) {
-      names.push_back(&slot.parameter.name);
-      broken.push_back(at::isfinite(shard->local(shard->gradient(), slot)).all().item<bool>() ? 0 : 1);
-    }
+  for (const auto& [parameter, shard, slot, owner] : all) {
+    broken.push_back(!slot || at::isfinite(shard->local(shard->gradient(), *slot)).all().item<bool>() ? 0 : 1);
   }
   auto flags = at::tensor(broken);
-  if (group_) group_->allReduce(flags, Reduce::kMax);
+  if (options_.group) options_.group->allReduce(flags, Reduce::kMax);
   std::vector<std::string> result;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (flags.const_data_ptr<float>()[i] > 0) result.push_back(*names[i]);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (flags.const_data_ptr<float>()[i] > 0) result.push_back(all[i].parameter->name);
   }
   return result;
 }
 
 Model::Place Model::find(const std::string& name, bool trained) const {
-  for (const auto& shards : {trained_, trained ? Shards() : shards_}) {
-    for (const auto& shard : shards) {
-      for (const auto& slot : shard->slots()) {
-        if (slot.parameter.name == name) return {shard.get(), &slot};
-      }
+  for (const bool trainedOnly : {true, false}) {
+    if (trained && !trainedOnly) break;
+    for (const auto& place : places(trainedOnly)) {
+      if (place.parameter->name == name) return place;
     }
   }
   TORCH_CHECK(false, "the model ", trained ? "trains" : "has", " no parameter '", name, "'");
 }
 
+at::Tensor Model::whole(const Place& place, const at::Tensor& flat) const {
+  if (place.owner < 0) return place.slot->in(flat);
+  auto value = place.slot ? place.slot->in(flat) : at::empty(place.parameter->shape, flat.options());
+  options_.expertGroup->broadcast(value, place.owner);
+  return value;
+}
+
 at::Tensor Model::read(const std::string& name) const {
-  const auto [shard, slot] = find(name, false);
-  return slot->in(shard->gatherWeights(at::kFloat)).clone();
+  const auto place = find(name, false);
+  return whole(place, place.shard->gatherWeights(at::kFloat)).clone();
 }
 
 at::Tensor Model::readGradient(const std::string& name) const {
-  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
-  const auto [shard, slot] = find(name, true);
-  return slot->in(shard->gather(shard->gradient())).clone();
+  reduceGradients();
+  const auto place = find(name, true);
+  return whole(place, place.shard->gather(place.shard->gradient())).clone();
 }
 
 void Model::writeGradient(const std::string& name, const at::Tensor& value) {
-  TORCH_CHECK(trainable_, "a model that is not trainable has no gradients");
-  const auto [shard, slot] = find(name, true);
-  TORCH_CHECK(
-      value.numel() == slot->parameter.numel(), "parameter '", name, "' has ", slot->parameter.numel(), " values, not ",
-      value.numel());
-  shard->scatter(shard->gradient(), *slot, value);
+  reduceGradients();
+  const auto place = find(name, true);
+  const int64_t size = place.parameter->numel();
+  TORCH_CHECK(value.numel() == size, "parameter '", name, "' has ", size, " values, not ", value.numel());
+  if (place.slot) place.shard->scatter(place.shard->gradient(), *place.slot, value);
 }
 
 template <typename Visit>
-void Model::forEachParameter(const Shards& shards, Visit visit) const {
+void Model::forEachParameter(bool trained, Visit visit) const {
   const at::AutoGradMode noGraph(false);
-  for (const auto& shard : shards) {
-    const auto flat = shard->gatherWeights(at::kFloat);
-    for (const auto& slot : shard->slots()) visit(slot.in(flat));
+  const FlatShard* gathered = nullptr;
+  at::Tensor flat;
+  for (const auto& place : places(trained)) {
+    if (place.shard != gathered) {
+      flat.reset();
+      flat = place.shard->gatherWeights(at::kFloat);
+    }
+    gathered = place.shard;
+    visit(whole(place, flat));
   }
 }
 
@@ -333,7 +411,7 @@ void Model::save(const std::string& path, const std::vector<uint8_t>& header, bo
     file.emplace(path);
     file->write(header.data(), header.size());
   }
-  forEachParameter(adaptersOnly ? trained_ : shards_, [&](const at::Tensor& value) {
+  forEachParameter(adaptersOnly, [&](const at::Tensor& value) {
     if (file) file->write(value);
   });
   if (file) file->close();
@@ -344,7 +422,7 @@ std::string Model::broadcast(
   TORCH_CHECK(rank() != 0 || transfer, "rank 0 of the model broadcasts its weights and needs the transfer's group");
   std::optional<WeightSender> sender;
   if (rank() == 0) sender.emplace(*transfer, dtype, bucketBytes);
-  forEachParameter(shards_, [&](const at::Tensor& value) {
+  forEachParameter(false, [&](const at::Tensor& value) {
     if (sender) sender->add(value);
   });
   return sender ? sender->finish() : "";
@@ -352,7 +430,7 @@ std::string Model::broadcast(
 
 std::string Model::checksum() const {
   Checksum checksum;
-  forEachParameter(shards_, [&](const at::Tensor& value) { checksum.update(value); });
+  forEachParameter(false, [&](const at::Tensor& value) { checksum.update(value); });
   return checksum.hexadecimal();
 }
 

@@ -13,24 +13,30 @@
 #include "core/packed.h"
 #include "core/process_group.h"
 #include "core/tensor_io.h"
+#include "core/unit.h"
 
 namespace molt {
+
+/// What backward has of the layers.
+enum class Checkpoint { full, selective, none };
+
+/// index.d.ts says what each is.
+struct ModelOptions {
+  std::shared_ptr<ProcessGroup> group, contextGroup, expertGroup, expertDataGroup;
+  bool trainable = false;
+  at::ScalarType dtype = at::kFloat;
+  int64_t headChunk = 1024;
+  Checkpoint checkpoint = Checkpoint::full;
+  bool reshardAfterForward = true;
+  bool deferReduce = false;
+  bool freezeRouter = false;
+};
 
 /// A decoder whose units are float32 shards over a group, computed in a dtype of its own. All methods run on the native
 /// thread; those marked collective must be called by every rank of the group in the same order.
 class Model {
  public:
-  /// dtype: of matmuls and attention. headChunk: positions whose logits are held at once.
-  /// keepGraphs: layers keep what backward needs instead of recomputing it. freezeRouter: mixtures' are not trained.
-  Model(
-      DecoderConfig config,
-      std::vector<UnitDescription> units,
-      std::shared_ptr<ProcessGroup> group,
-      bool trainable,
-      at::ScalarType dtype,
-      int64_t headChunk,
-      bool keepGraphs,
-      bool freezeRouter);
+  Model(DecoderConfig config, std::vector<UnitDescription> units, ModelOptions options);
 
   /// Each parameter has its own generator, so weights depend on neither sharding nor order. The adapters are a call of
   /// their own.
@@ -53,6 +59,8 @@ class Model {
   void backward(const at::Tensor& loss);
 
   void zeroGradients();
+  /// Sums over ranks what was deferred, as all below that read gradients do. Collective.
+  void reduceGradients() const;
   /// Collective.
   double gradientNorm() const;
   /// Names of the parameters with a NaN or infinity on any rank. Collective.
@@ -71,36 +79,44 @@ class Model {
   /// Of every parameter in the order of the units; padding does not count. Collective.
   std::string checksum() const;
 
-  using Shards = std::vector<std::shared_ptr<FlatShard>>;
   /// Float32 values that this rank trains, all units.
   int64_t shardSize() const;
   /// What an optimizer steps: the units' shards, or of those with adapters these.
   const Shards& trained() const { return trained_; }
 
  private:
+  /// Where a parameter is.
   struct Place {
-    FlatShard* shard;
-    const Slot* slot;
+    const ParameterDescription* parameter;
+    FlatShard* shard;  // the unit's that has it, if on another rank of the expert group
+    const Slot* slot;  // null where another has it
+    int owner;         // rank of that group; -1 where all have it
   };
+  /// In the order of the units, the same on every rank; or of what is trained.
+  std::vector<Place> places(bool trained) const;
   Place find(const std::string& name, bool trained) const;
-  int rank() const { return group_ ? group_->rank() : 0; }
+  /// Of a parameter of an expert, where they are shared out; else -1.
+  int ownerOf(const ParameterDescription& parameter) const;
+  bool has(const ParameterDescription& parameter) const;
+  /// The whole parameter on every rank; flat: of its shard, gathered. Collective.
+  at::Tensor whole(const Place& place, const at::Tensor& flat) const;
+  int rank() const { return options_.group ? options_.group->rank() : 0; }
+  /// What the unit at `index` gathers; none past the ends.
+  Shards shardsOf(size_t index) const;
+  UnitOptions unitOptions(size_t index, bool grad) const;
   /// What the head gives, [T, columns].
   at::Tensor run(const PackedRows& rows, bool grad, RouteTotals& routes) const;
   at::Tensor runLayers(const SortedRows& rows, bool grad, RouteTotals& routes) const;
-  at::Tensor runHead(const SortedRows& rows, const at::Tensor& hidden) const;
+  at::Tensor runHead(const SortedRows& rows, const at::Tensor& hidden, bool grad) const;
   /// Calls visit(parameter, whole value) in the order of the units. Collective.
   template <typename Visit>
-  void forEachParameter(const Shards& shards, Visit visit) const;
+  void forEachParameter(bool trained, Visit visit) const;
 
   const DecoderConfig config_;
   const std::vector<UnitDescription> units_;
-  const std::shared_ptr<ProcessGroup> group_;
-  bool trainable_;
+  ModelOptions options_;
   const bool hasValues_;  // the head gives one number a position
-  const int64_t headChunk_;
-  const bool keepGraphs_;
-  Shards shards_;                   // in the order of the descriptions
-  std::vector<Shards> unitShards_;  // the same by unit
+  std::vector<Shards> unitShards_;
   Shards trained_;
 };
 

@@ -1,5 +1,6 @@
 #include "core/packed.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -58,9 +59,30 @@ void checkMixture(const PackedRows& rows, const DecoderConfig& config) {
   }
 }
 
+/// Whole rows, position after position, as they lie in the gathered parts.
+KeyOrder orderKeys(const std::vector<RowGroup>& groups, int64_t parts) {
+  std::vector<int64_t> sizes(parts, 0);
+  const auto begin = [&](const RowGroup& group, int64_t part) { return group.whole * part / parts; };
+  const auto length = [&](const RowGroup& group, int64_t part) { return begin(group, part + 1) - begin(group, part); };
+  for (const auto& group : groups) {
+    for (int64_t part = 0; part < parts; ++part) sizes[part] += group.rows * length(group, part);
+  }
+  const int64_t most = *std::ranges::max_element(sizes);
+  std::vector<int64_t> next(parts), places;
+  for (int64_t part = 0; part < parts; ++part) next[part] = part * most;
+  for (const auto& group : groups) {
+    for (int64_t row = 0; row < group.rows; ++row) {
+      for (int64_t part = 0; part < parts; ++part) {
+        for (int64_t i = 0; i < length(group, part); ++i) places.push_back(next[part]++);
+      }
+    }
+  }
+  return {at::tensor(places, at::kLong), most};
+}
+
 }  // namespace
 
-SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config) {
+SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t part, int64_t parts) {
   checkRows(rows, config.vocabSize);
   checkMixture(rows, config);
   const auto length = [&](size_t row) { return rows.cu[row + 1] - rows.cu[row]; };
@@ -70,15 +92,21 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config) {
   std::vector<int64_t> tokens, positions, places, rowOf, selected, origins, targets;
   std::vector<float> temperatures, balanceScale;
   SortedRows sorted;
+  int64_t keys = 0;
   for (const size_t row : order) {
-    if (length(row) == 0) continue;
-    if (sorted.groups.empty() || sorted.groups.back().length != length(row)) {
-      sorted.groups.push_back({static_cast<int64_t>(tokens.size()), 0, length(row)});
+    const int64_t whole = length(row);
+    if (whole == 0) continue;
+    if (sorted.groups.empty() || sorted.groups.back().whole != whole) {
+      const int64_t first = whole * part / parts, end = whole * (part + 1) / parts;
+      sorted.groups.push_back({whole, first, end - first, static_cast<int64_t>(tokens.size()), keys});
     }
-    ++sorted.groups.back().rows;
-    const auto squared = static_cast<float>(length(row)) * static_cast<float>(length(row));
+    auto& group = sorted.groups.back();
+    ++group.rows;
+    keys += whole;
+    const auto squared = static_cast<float>(whole) * static_cast<float>(whole);
     balanceScale.push_back(rows.balance.empty() ? 0 : rows.balance[row] / squared);
-    for (int32_t t = rows.cu[row]; t < rows.cu[row + 1]; ++t) {
+    const int64_t begin = rows.cu[row] + group.first;
+    for (int64_t t = begin; t < begin + group.length; ++t) {
       if (rows.targets[t] >= 0) {
         selected.push_back(static_cast<int64_t>(tokens.size()));
         origins.push_back(t);
@@ -91,21 +119,22 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config) {
       positions.push_back(t - rows.cu[row]);
     }
   }
-  sorted.tokens = at::tensor(tokens);
-  sorted.positions = at::tensor(positions);
+  sorted.tokens = at::tensor(tokens, at::kLong);
+  sorted.positions = at::tensor(positions, at::kLong);
   sorted.selected = at::tensor(selected, at::kLong);
   sorted.origins = at::tensor(origins, at::kLong);
   sorted.targets = at::tensor(targets, at::kLong);
   sorted.temperatures = at::tensor(temperatures, at::kFloat).unsqueeze(1);
-  sorted.rowOf = at::tensor(rowOf);
+  if (parts > 1) sorted.keys = orderKeys(sorted.groups, parts);
+  sorted.rowOf = at::tensor(rowOf, at::kLong);
   if (!rows.balance.empty()) sorted.balanceScale = at::tensor(balanceScale).unsqueeze(1);
   if (!rows.routes.empty()) {
     const auto routes = at::tensor(rows.routes, at::kLong);
     const auto shaped = routes.view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
-    sorted.routes = shaped.index_select(0, at::tensor(places));
+    sorted.routes = shaped.index_select(0, at::tensor(places, at::kLong));
   }
   for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
-                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes}) {
+                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes, &sorted.keys.places}) {
     if (tensor->defined()) *tensor = tensor->to(computeDevice());
   }
   return sorted;
@@ -116,20 +145,27 @@ at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64
   std::vector<at::Tensor> outputs;
   outputs.reserve(groups.size());
   for (const auto& group : groups) {
-    const int64_t total = group.rows * group.length;
+    if (group.length == 0) continue;
     // [rows, heads, length, D]
-    const auto batch = [&](const at::Tensor& x) {
-      return x.narrow(0, group.begin, total).view({group.rows, group.length, x.size(1), x.size(2)}).transpose(1, 2);
+    const auto batch = [&](const at::Tensor& x, int64_t begin, int64_t length) {
+      const auto rows = x.narrow(0, begin, group.rows * length);
+      return rows.view({group.rows, length, x.size(1), x.size(2)}).transpose(1, 2);
     };
+    // Later keys are masked for every query.
+    const int64_t seen = group.first + group.length;
+    const auto keys = [&](const at::Tensor& x) { return batch(x, group.keys, group.whole).narrow(2, 0, seen); };
     std::optional<at::Tensor> mask;
-    if (window > 0 && window < group.length) {
-      mask = at::ones({group.length, group.length}, qkv.q.options().dtype(at::kBool)).tril_().triu_(1 - window);
+    if (group.first > 0 || (window > 0 && window < seen)) {
+      mask = at::ones({group.length, seen}, qkv.q.options().dtype(at::kBool)).tril_(group.first);
+      if (window > 0) mask->triu_(group.first + 1 - window);
     }
     const auto attended = at::scaled_dot_product_attention(
-        batch(qkv.q), batch(qkv.k), batch(qkv.v), mask, /*dropout_p=*/0.0, /*is_causal=*/!mask,
-        /*scale=*/{}, /*enable_gqa=*/qkv.q.size(1) != qkv.k.size(1));
-    outputs.push_back(attended.transpose(1, 2).reshape({total, qkv.q.size(1), qkv.q.size(2)}));
+        batch(qkv.q, group.begin, group.length), keys(qkv.k), keys(qkv.v), mask, /*dropout_p=*/0.0,
+        /*is_causal=*/!mask, /*scale=*/{}, /*enable_gqa=*/qkv.q.size(1) != qkv.k.size(1));
+    outputs.push_back(attended.transpose(1, 2).reshape({-1, qkv.q.size(1), qkv.q.size(2)}));
   }
+  // A rank without queries takes part in the gradient of the keys all the same.
+  if (outputs.empty()) return (qkv.k.narrow(0, 0, 0) + qkv.v.narrow(0, 0, 0)).reshape_as(qkv.q);
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs);
 }
 

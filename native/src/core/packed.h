@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/context.h"
 #include "core/decoder.h"
 
 namespace molt {
@@ -19,14 +20,17 @@ struct PackedRows {
   std::vector<float> balance;         // [B] or empty
 };
 
-/// Neighbouring rows of one length.
+/// Neighbouring rows of one length, and the part of each that a rank has; without context parallel, all of it.
 struct RowGroup {
-  int64_t begin;  // first position
-  int64_t rows;
-  int64_t length;
+  int64_t whole;   // length of a row
+  int64_t first;   // where in its row the part begins
+  int64_t length;  // of the part
+  int64_t begin;   // first position among the rank's
+  int64_t keys;    // first position among all ranks'
+  int64_t rows = 0;
 };
 
-/// The same rows sorted by length, so that attention runs in a few batches without padding.
+/// The same rows sorted by length, so that attention runs in a few batches without padding; or a rank's part of each.
 struct SortedRows {
   at::Tensor tokens;        // int64 [T]
   at::Tensor positions;     // int64 [T], from 0 in each row
@@ -35,6 +39,7 @@ struct SortedRows {
   at::Tensor origins;       // int64 [N] where each of them was in the given order
   at::Tensor targets;       // int64 [N]
   at::Tensor temperatures;  // float32 [N, 1]
+  KeyOrder keys;            // under context parallel
   // For mixtures of experts.
   at::Tensor routes;        // int64 [T, mixtures, K]; undefined where none are given
   at::Tensor rowOf;         // int64 [T]
@@ -42,9 +47,11 @@ struct SortedRows {
 };
 
 /// Throws on ids outside the vocabulary, broken boundaries, temperatures that are not positive and routes to no expert.
-SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config);
+/// Each row is cut into as many even parts as there are `parts`, of which `part` is kept.
+SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t part, int64_t parts);
 
-/// Causal attention within each row over the last `window` keys (0: all), [T, heads, D].
+/// Causal attention within each row over the last `window` keys (0: all), [T, heads, D]; keys and values are of whole
+/// rows.
 at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window);
 
 }  // namespace molt

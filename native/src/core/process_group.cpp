@@ -113,7 +113,16 @@ std::function<void()> ProcessGroup::startBroadcast(at::Tensor data, int root) {
 }
 
 void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
-  finish(backend()->_allgather_base(whole, shard), "the all-gather");
+  startAllGather(std::move(whole), std::move(shard))();
+}
+
+std::function<void()> ProcessGroup::startAllGather(at::Tensor whole, at::Tensor shard) {
+  return [this, work = backend()->_allgather_base(whole, shard)] { finish(work, "the all-gather"); };
+}
+
+void ProcessGroup::allToAll(
+    at::Tensor received, at::Tensor sent, std::vector<int64_t> receivedCounts, std::vector<int64_t> sentCounts) {
+  finish(backend()->alltoall_base(received, sent, receivedCounts, sentCounts), "the all-to-all");
 }
 
 void ProcessGroup::reduceScatter(at::Tensor shard, at::Tensor whole) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace c10d {
 class Backend;
@@ -45,6 +46,11 @@ class ProcessGroup {
   std::function<void()> startBroadcast(at::Tensor data, int root);
   /// `whole` is `worldSize` shards laid end to end, in rank order.
   void allGather(at::Tensor whole, at::Tensor shard);
+  /// The same, under way: what it returns waits for its end, within the deadline counted from here.
+  std::function<void()> startAllGather(at::Tensor whole, at::Tensor shard);
+  /// Sends rows sentCounts[r] of `sent`, which lie in rank order, to rank r; so `received` is filled.
+  void allToAll(
+      at::Tensor received, at::Tensor sent, std::vector<int64_t> receivedCounts, std::vector<int64_t> sentCounts);
   /// Sums `whole` over the ranks; rank r keeps shard r.
   void reduceScatter(at::Tensor shard, at::Tensor whole);
   void barrier();

@@ -26,7 +26,7 @@ struct Graph {
 };
 
 struct UnitCall : torch::CustomClassHolder {
-  std::vector<std::shared_ptr<FlatShard>> shards;
+  Shards shards;
   UnitBody body;
   UnitOptions options;
   Leaves leaves;  // and the graph, where kept
@@ -47,16 +47,22 @@ at::Tensor inChunks(int64_t total, int64_t chunk, Run run) {
   return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
-Leaves openLeaves(const UnitCall& call, bool differentiable) {
+void prefetch(const Shards& shards) {
+  for (const auto& shard : shards) shard->prefetch();
+}
+
+/// Weights as leaves; meanwhile `next` is being gathered.
+Leaves openLeaves(const UnitCall& call, const Shards& next) {
   Leaves leaves;
   for (const auto& shard : call.shards) {
     const auto flat = shard->gatherWeights();
     for (const auto& slot : shard->layout().fused) {
       const auto weight = slot.in(flat).detach();
       leaves.weights.set(slot.parameter.role, weight);
-      if (shard->trains(slot)) leaves.list.push_back(weight.set_requires_grad(differentiable));
+      if (shard->trains(slot)) leaves.list.push_back(weight.set_requires_grad(true));
     }
   }
+  prefetch(next);
   return leaves;
 }
 
@@ -67,14 +73,14 @@ Graph record(const UnitCall& call, const Leaves& leaves, const at::Tensor& input
 }
 
 at::Tensor runForward(UnitCall& call, const at::Tensor& input) {
-  if (call.options.keep) {
-    call.leaves = openLeaves(call, true);
-    call.graph = record(call, call.leaves, input, 0, false);
+  const auto leaves = openLeaves(call, call.options.after);
+  if (call.options.keepWeights) call.leaves = leaves;
+  if (call.options.keepGraph) {
+    call.graph = record(call, leaves, input, 0, false);
     return call.graph.output.detach();
   }
-  const auto weights = openLeaves(call, false).weights;
   return inChunks(input.size(0), call.options.chunk, [&](int64_t begin, int64_t rows) {
-    return call.body(weights, input.narrow(0, begin, rows), begin, false);
+    return call.body(leaves.weights, input.narrow(0, begin, rows), begin, false);
   });
 }
 
@@ -103,9 +109,9 @@ class UnitFunction : public torch::autograd::Function<UnitFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& outputGradients) {
     const auto holder = context->saved_data["call"].toCapsule();
     auto& call = static_cast<UnitCall&>(*holder);
-    const bool keep = call.options.keep;
+    const auto& options = call.options;
     const auto input = context->get_saved_variables()[0];
-    const auto leaves = keep ? std::exchange(call.leaves, {}) : openLeaves(call, true);
+    const auto leaves = options.keepWeights ? std::exchange(call.leaves, {}) : openLeaves(call, options.before);
     variable_list buffers, places;
     for (const auto& shard : call.shards) {
       buffers.push_back(shard->trains() ? shard->openGradient() : at::Tensor());
@@ -113,9 +119,9 @@ class UnitFunction : public torch::autograd::Function<UnitFunction> {
         if (shard->trains(slot)) places.push_back(slot.in(buffers.back()));
       }
     }
-    const auto inputGradient = inChunks(input.size(0), call.options.chunk, [&](int64_t begin, int64_t rows) {
-      auto graph = keep ? std::exchange(call.graph, {})
-                        : record(call, leaves, input.narrow(0, begin, rows), begin, true);
+    const auto inputGradient = inChunks(input.size(0), options.chunk, [&](int64_t begin, int64_t rows) {
+      auto graph = options.keepGraph ? std::exchange(call.graph, {})
+                                     : record(call, leaves, input.narrow(0, begin, rows), begin, true);
       return differentiate(std::move(graph), leaves, outputGradients[0].narrow(0, begin, rows), places);
     });
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -135,6 +141,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     context->save_for_backward({tokens});
     const auto& shard = call->shards[0];
     const auto matrix = shard->slots()[0].in(shard->gatherWeights());
+    prefetch(call->options.after);
     context->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
     return embedTokens(matrix, tokens);
   }
@@ -152,18 +159,19 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
 
 }  // namespace
 
-at::Tensor runEmbedding(std::shared_ptr<FlatShard> shard, const at::Tensor& tokens, const at::Tensor& anchor) {
+at::Tensor runEmbedding(
+    std::shared_ptr<FlatShard> shard, const at::Tensor& tokens, const at::Tensor& anchor, Shards after) {
   auto call = c10::make_intrusive<UnitCall>();
   call->shards = {std::move(shard)};
+  call->options.after = std::move(after);
   return EmbeddingFunction::apply(anchor, tokens, std::move(call));
 }
 
-at::Tensor runUnit(
-    std::vector<std::shared_ptr<FlatShard>> shards, UnitBody body, const at::Tensor& input, UnitOptions options) {
+at::Tensor runUnit(Shards shards, UnitBody body, const at::Tensor& input, UnitOptions options) {
   auto call = c10::make_intrusive<UnitCall>();
   call->shards = std::move(shards);
   call->body = std::move(body);
-  call->options = options;
+  call->options = std::move(options);
   return UnitFunction::apply(input, std::move(call));
 }
 
