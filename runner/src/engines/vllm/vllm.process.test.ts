@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { isAlive, until } from "../../../test/processes.ts";
 import { withDeadline } from "../../deadline.ts";
 import { deferred } from "../../deferred.ts";
-import { freePort } from "../../trainer/free-port.ts";
+import { freePort } from "../../launchers/free-port.ts";
 import { EngineClient } from "../client.ts";
 import { type Engine, type EngineEvent, EngineFleet, type FleetOptions } from "../fleet.ts";
 import { attachedEngine, commandEngine } from "../start.ts";
