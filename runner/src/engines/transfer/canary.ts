@@ -7,7 +7,7 @@ import { allOf, type Delivery, type SyncRanks } from "./transport.ts";
 
 export interface CanaryOptions {
   client: EngineClient;
-  ranks: SyncRanks;
+  ranks: Pick<SyncRanks, "all">;
   vocabSize: number;
   maxLen: number;
   /** Mean difference from the trainer's log-probabilities that rounding explains, in nats. */

@@ -8,7 +8,7 @@ import { allOf, type Delivery, type SyncRanks, type Transport } from "./transpor
 
 export interface DirectoryOptions {
   client: EngineClient;
-  ranks: SyncRanks;
+  ranks: Pick<SyncRanks, "all">;
   canary: Canary;
   /** The policy's, for what lies beside its weights. */
   model: string;
