@@ -112,12 +112,7 @@ interface Taken {
 
 const deadlineSeconds = 240;
 
-async function timeSync(
-  fleet: EngineFleet,
-  transport: Transport,
-  bytes: number,
-  version: number,
-): Promise<Taken> {
+async function timeSync(fleet: EngineFleet, transport: Transport, bytes: number, version: number): Promise<Taken> {
   const asked = askTokens(fleet);
   await sleep(1000);
   const options = { inFlight: "resume", drainSeconds: 60, deadlineSeconds, log: console.error } as const;

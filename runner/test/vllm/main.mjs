@@ -10,6 +10,12 @@ process.env.MOLT_CLI ??= here("../../dist/cli.js");
 await bundleBeside(import.meta.url, "tier");
 const { runTier } = await import("./dist/tier.js");
 endChildrenWithUs();
-const { code, line } = await runTier({ install, recipes: here("../../../recipes"), only: process.argv[2] ?? "" });
+const { code, line } = await runTier({
+  install,
+  recipes: here("../../../recipes"),
+  agent: here("agent.ts"),
+  handshake: here("nccl_handshake.py"),
+  only: process.argv[2] ?? "",
+});
 console.log(line);
 process.exit(code);

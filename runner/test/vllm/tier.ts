@@ -21,11 +21,16 @@ import { loadRecipe, type Recipe } from "../../src/recipe/index.ts";
 import { foldRun } from "../../src/telemetry/fold.ts";
 import { readEvents } from "../../src/telemetry/log.ts";
 import type { RankGroup } from "../../src/trainer/handle.ts";
+import { ncclHandshake } from "./nccl-handshake.ts";
 
 export interface TierOptions {
   /** Resolves with the `bin` of vLLM's environment; rejects with an error whose `unmet` blames the machine. */
   install(): Promise<string>;
   recipes: string;
+  /** The run's. */
+  agent: string;
+  /** `nccl_handshake.py`. */
+  handshake: string;
   /** A part of the names to run. */
   only: string;
 }
@@ -38,13 +43,13 @@ const prompt = [1, 2, 88, 84, 87, 89, 5, 3];
 const newTokens = 160;
 
 /** Prints a line a test; resolves with the exit code and the closing line. What it made goes with the process. */
-export async function runTier({ install, recipes, only }: TierOptions): Promise<{ code: number; line: string }> {
+export async function runTier({ install, only, ...files }: TierOptions): Promise<{ code: number; line: string }> {
   const counts = { passed: 0, failed: 0, skipped: 0 };
   const home = mkdtempSync(join(tmpdir(), "molt-vllm-"));
   process.once("exit", () => rmSync(home, { recursive: true, force: true }));
   const chosen = tests.filter(([name]) => name.includes(only));
   const places = await install().then(
-    (bin) => new Places(home, bin, recipes),
+    (bin) => new Places(home, bin, files),
     (error: Error & { unmet?: boolean }) => {
       counts[error.unmet ? "skipped" : "failed"] = chosen.length;
       console.log(`${error.unmet ? "not run" : "failed"}: ${messageOf(error)}`);
@@ -74,6 +79,10 @@ const tests: [name: string, body: (places: Places) => Promise<void>][] = [
   ["a paused request goes on with its exact tokens, over two versions", keeps],
   ["what a sync aborts is resumed from its tokens", resumes],
   ["a mixture of experts answers with log-probabilities", servesMixture],
+  [
+    "vLLM's own code joins our store and reads our NCCL id",
+    ({ python, handshake }) => ncclHandshake(python, handshake),
+  ],
 ];
 
 /** A vLLM with what trains its policy. */
@@ -87,12 +96,17 @@ interface Trained {
 
 class Places {
   readonly home: string;
+  readonly python: string;
+  readonly handshake: string;
   private readonly open: (() => Promise<void>)[] = [];
   private trainedOne: Promise<Trained> | null = null;
 
-  constructor(home: string, bin: string, recipes: string) {
+  constructor(home: string, bin: string, { recipes, agent, handshake }: Omit<TierOptions, "install" | "only">) {
     this.home = home;
+    this.python = join(bin, "python");
+    this.handshake = handshake;
     cpSync(recipes, join(home, "recipes"), { recursive: true });
+    cpSync(agent, join(home, "recipes", "digits.ts"));
     // The quickstart's sizes, but for heads as vLLM's kernels want them.
     const dense = { head_dim: 32, max_position_embeddings: 256 };
     const experts = { num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 64, norm_topk_prob: true };
@@ -151,8 +165,8 @@ extends: quickstart.yaml
 run: { name: vllm, dir: ${join(home, "runs")}, steps: 3, max_restarts: 0 }
 actor: { model_name_or_path: ${join(home, "dense")}, init: random }
 data: { max_len: 256 }
-rollout: { batch_size: 8, n_samples_per_prompt: 4, max_new_tokens: 12, turn_timeout: 300, timeout: 600 }
-train: { max_staleness: 0 }
+rollout: { batch_size: 8, n_samples_per_prompt: 4, max_new_tokens: 16, turn_timeout: 300, timeout: 600 }
+train: { agent_path: digits.ts, max_staleness: 0 }
 algo: { dynamic_filtering: off, advantage: { estimator: reinforce } }
 eval: { dataset: null, steps: -1 }
 ckpt: { save_steps: -1 }
