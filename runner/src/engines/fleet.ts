@@ -113,18 +113,19 @@ export class EngineFleet {
   }
 
   private serve(engine: number, state: "started" | "restarted"): Engine {
-    const { url, died } = this.running.get(engine)!;
+    const running = this.running.get(engine)!;
+    const { url, died } = running;
     this.router.add(url, state === "started" ? undefined : engine);
     this.options.emit({ type: "engine", engine, state, url });
     died.catch((error) => this.lose(engine, "died", error));
-    if (this.options.watchesLoad) this.watchLoad(engine, url);
+    if (this.options.watchesLoad) this.watchLoad(engine, running);
     return { engine, url };
   }
 
-  private async watchLoad(engine: number, url: string): Promise<void> {
+  private async watchLoad(engine: number, running: RunningEngine): Promise<void> {
     const { signal } = this.stopping;
-    while (!signal.aborted && this.running.get(engine)?.url === url) {
-      const load = this.client.load(url, { timeoutSeconds: callSeconds, signal });
+    while (!signal.aborted && this.running.get(engine) === running) {
+      const load = this.client.load(running.url, { timeoutSeconds: callSeconds, signal });
       // Silence says nothing of its load; whether it is gone is told elsewhere.
       this.router.observe(engine, await load.catch(() => ({ running: 0, waiting: 0 })));
       await sleep(deadlineMs(loadEverySeconds), undefined, { signal }).catch(() => {});

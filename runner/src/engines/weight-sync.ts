@@ -55,7 +55,7 @@ export async function syncWeights(options: SyncOptions): Promise<SyncResult> {
     return { checksum, engines: router.alive(pools).length, seconds: (performance.now() - started) / 1000 };
   } finally {
     router.release(pools);
-    await options.transport.settle();
+    await options.transport.settle?.();
   }
 }
 
@@ -96,7 +96,7 @@ async function bringAll(options: SyncOptions): Promise<string> {
 /** An engine that was started again, while the others go on: it serves once it has their version. */
 export async function joinEngine(options: SyncOptions, engine: Engine): Promise<void> {
   const checksum = await tryEach(options, [engine]).catch(() => null);
-  await options.transport.settle();
+  await options.transport.settle?.();
   if (checksum !== null) options.fleet.router.admit(engine, options.version);
 }
 
@@ -132,7 +132,7 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
     await allOf(engines.map(({ url }) => client.pause(url, keeps ? "keep" : "abort", !keeps, control())));
     const checksum = await transport.send(delivery);
     await allOf(engines.map(({ url }) => client.resume(url, control())));
-    await transport.verify(delivery);
+    await transport.verify?.(delivery);
     return checksum;
   } catch (error) {
     await abandon(options, engines);
@@ -143,6 +143,6 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
 /** After a failure: no group, nobody paused. An engine that cannot resume fails its own attempt too. */
 async function abandon({ fleet, transport, deadlineSeconds, log }: SyncOptions, engines: Engine[]): Promise<void> {
   const timeoutSeconds = Math.min(deadlineSeconds, 5);
-  await transport.abandon().catch((error) => log(`the transfer did not end: ${messageOf(error)}`));
+  await transport.abandon?.().catch((error) => log(`the transfer did not end: ${messageOf(error)}`));
   await Promise.allSettled(engines.map(({ url }) => fleet.client.resume(url, { timeoutSeconds })));
 }

@@ -23,7 +23,8 @@ export function syncDeadlines({ engine, rollout }: Recipe) {
   // Requests end at the turn's timeout: a longer drain is a fault.
   const drainSeconds = rollout.turn_timeout + 10;
   const deadlineSeconds = engine.sync_timeout;
-  return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
+  const syncSeconds = drainSeconds + deadlineSeconds * (1 + engine.count);
+  return { drainSeconds, deadlineSeconds, heldSeconds: Math.max(syncSeconds, engine.start_timeout) };
 }
 
 export function rolloutLimits(recipe: Recipe): RolloutLimits {

@@ -42,11 +42,6 @@ export class C10dTransport implements Transport {
     return checksum;
   }
 
-  /** `send` has compared checksums. */
-  async verify(): Promise<void> {}
-
-  async settle(): Promise<void> {}
-
   async abandon(): Promise<void> {
     if (!this.members) return;
     this.members = null;

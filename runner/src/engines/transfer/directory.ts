@@ -46,8 +46,6 @@ export class DirectoryTransport implements Transport {
     return this.options.canary.check(delivery);
   }
 
-  async abandon(): Promise<void> {}
-
   async settle(): Promise<void> {
     const { written } = this;
     this.written = null;

@@ -18,12 +18,12 @@ export interface Delivery {
 export interface Transport {
   /** To engines that are paused: each has the version, and says so. Resolves with the weights' checksum. */
   send(delivery: Delivery): Promise<string>;
-  /** Rejects unless engines that have resumed, and serve nobody yet, sample with what was sent. */
-  verify(delivery: Delivery): Promise<void>;
+  /** Where `send` cannot: rejects unless engines that have resumed, and serve nobody yet, sample with what was sent. */
+  verify?(delivery: Delivery): Promise<void>;
   /** After a failure: whatever stands between trainer and engines comes down. */
-  abandon(): Promise<void>;
+  abandon?(): Promise<void>;
   /** Once all are at a version: what was laid out for it goes. */
-  settle(): Promise<void>;
+  settle?(): Promise<void>;
 }
 
 /** Waits for all, so that nothing of a failed attempt goes on; rejects with every reason. */
