@@ -31,7 +31,7 @@ export interface TierOptions {
   agent: string;
   /** `nccl_handshake.py`. */
   handshake: string;
-  /** A part of the names to run. */
+  /** A pattern of the names to run. */
   only: string;
 }
 
@@ -47,7 +47,7 @@ export async function runTier({ install, only, ...files }: TierOptions): Promise
   const counts = { passed: 0, failed: 0, skipped: 0 };
   const home = mkdtempSync(join(tmpdir(), "molt-vllm-"));
   process.once("exit", () => rmSync(home, { recursive: true, force: true }));
-  const chosen = tests.filter(([name]) => name.includes(only));
+  const chosen = tests.filter(([name]) => new RegExp(only).test(name));
   const places = await install().then(
     (bin) => new Places(home, bin, files),
     (error: Error & { unmet?: boolean }) => {
@@ -208,6 +208,15 @@ function request(requestId: string, version: number | null, seed = 1) {
 
 const call = { timeoutSeconds: callSeconds };
 
+/** Of the first seed under which the end of a turn is not sampled. */
+async function undisturbed({ fleet, url, version }: Trained): Promise<GenerateResult & { seed: number }> {
+  for (let seed = 1; seed < 100; seed++) {
+    const result = await fleet.client.generate(url, request(`undisturbed ${seed}`, version, seed), call);
+    if (result.tokenIds.length === newTokens) return { ...result, seed };
+  }
+  return assert.fail("each of 99 seeds ends early");
+}
+
 async function sync(trained: Trained, inFlight: "wait" | "resume" | "keep" = "wait"): Promise<void> {
   const { fleet, transport } = trained;
   trained.version++;
@@ -220,8 +229,9 @@ async function sync(trained: Trained, inFlight: "wait" | "resume" | "keep" = "wa
 async function step({ ranks }: Trained): Promise<void> {
   const tokens = Int32Array.from(prompt);
   const { length } = tokens;
-  const [zero, one] = [new Float32Array(length), new Float32Array(length).fill(1)];
-  const row = { id: "row", tokens, mask: new Uint8Array(length).fill(1), logprobs: zero, temperatures: one };
+  // About what random weights give, or the correction would mask it.
+  const [logprobs, one] = [new Float32Array(length).fill(-Math.log(101)), new Float32Array(length).fill(1)];
+  const row = { id: "row", tokens, mask: new Uint8Array(length).fill(1), logprobs, temperatures: one };
   await ranks.all("putRows", { rows: [row] });
   await ranks.all("putAdvantages", { rows: [{ id: "row", advantages: one }] });
   const numbers = { numTokens: length - 1, learningRate: 0.01, criticLearningRate: null, klCoef: 0 };
@@ -269,9 +279,8 @@ async function syncs(places: Places): Promise<void> {
 async function aborts(places: Places): Promise<void> {
   const trained = await places.trained();
   const { fleet, url, version } = trained;
-  const whole = await fleet.client.generate(url, request("whole", version), call);
-  assert.equal(whole.tokenIds.length, newTokens);
-  const partial = fleet.client.generate(url, request("partial", version), call);
+  const whole = await undisturbed(trained);
+  const partial = fleet.client.generate(url, request("partial", version, whole.seed), call);
   const isOver = partial.then(() => true);
   // An abort that comes before the request, or its first token, finds nothing.
   for (let ended = false; !ended; ended = await Promise.race([isOver, sleep(150, false)])) {
@@ -289,8 +298,8 @@ async function aborts(places: Places): Promise<void> {
 async function keeps(places: Places): Promise<void> {
   const trained = await places.trained();
   const { fleet, url } = trained;
-  const whole = await fleet.client.generate(url, request("undisturbed", trained.version), call);
-  const kept = fleet.client.generate(url, request("kept", null), call);
+  const whole = await undisturbed(trained);
+  const kept = fleet.client.generate(url, request("kept", null, whole.seed), call);
   await sleep(150);
   await sync(trained, "keep");
   const { tokenIds, versions, logprobs } = await kept;
@@ -318,13 +327,15 @@ async function resumes(places: Places): Promise<void> {
     const turn = { tokenIds: prompt, contextIds: prompt, parent: null, text: null, messageCount: null };
     return (await calls.sample(turn))!.sampled;
   };
-  const sampling = Promise.all([0, 1, 2, 3].map(sample));
+  const sampling = Promise.all(Array.from({ length: 12 }, (_, id) => sample(id)));
   await sleep(200);
   await sync(trained, "resume");
   const { version } = trained;
-  for (const result of await sampling) {
-    assert.equal(result.tokenIds.length, newTokens);
-    assert.deepEqual([...new Set(result.versions)], [version - 1, version]);
+  const results = await sampling;
+  assert.ok(results.some(({ versions }) => versions[0] === version - 1 && versions.at(-1) === version));
+  for (const result of results) {
+    const { length } = result.tokenIds;
+    assert.deepEqual([result.versions.length, result.logprobs.length], [length, length]);
     assert.deepEqual(
       result.versions,
       [...result.versions].sort((a, b) => a - b),
@@ -337,7 +348,7 @@ async function resumes(places: Places): Promise<void> {
 async function servesMixture(places: Places): Promise<void> {
   const { client, urls } = await places.serve("mixture");
   const { tokenIds, logprobs, versions } = await client.generate(urls[0]!, request("mixture", 0), call);
-  assert.deepEqual([tokenIds.length, logprobs.length], [newTokens, newTokens]);
+  assert.ok(tokenIds.length > 0 && tokenIds.length === logprobs.length);
   assert.deepEqual(new Set(versions), new Set([0]));
   const again = await client.promptLogprobs(urls[0]!, Int32Array.from([...prompt, ...tokenIds]), call);
   assert.ok(widest(logprobs, again.slice(prompt.length - 1)) < tolerance);
