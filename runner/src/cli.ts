@@ -172,11 +172,8 @@ function addProcessVerbs(program: Command): void {
     .option("--max-queue <number>", "sequences that run and wait at once, before 503 (16384)", integer)
     .option("--max-body <MiB>", "of a request (64)", integer)
     .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
-  plainVerb(
-    program,
-    "node",
-    "one machine of a run on a cluster, which launchers start (token: MOLT_TOKEN)",
-  ).requiredOption("--join <url>", "of the controller");
+  const node = "one machine of a run on several, which launchers start (token: MOLT_TOKEN)";
+  plainVerb(program, "node", node).requiredOption("--join <url>", "of the controller");
   plainVerb(program, "rank", "", { hidden: true })
     .requiredOption("--controller <url>")
     .requiredOption("--rank <number>", "", integer);

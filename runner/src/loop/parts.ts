@@ -6,7 +6,7 @@ import type { ModelFolder } from "../data/model-folder.ts";
 import { EngineFleet } from "../engines/fleet.ts";
 import type { Cluster } from "../launchers/cluster.ts";
 import type { Seat } from "../launchers/node.ts";
-import type { Recipe } from "../recipe/index.ts";
+import type { Recipe, Verb } from "../recipe/index.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { RankGroup } from "../trainer/handle.ts";
@@ -103,6 +103,7 @@ export async function startSampling(
   init: "weights" | "random",
   emit: Emit,
   cluster: Cluster,
+  verb: Verb = "run",
 ): Promise<Sampling> {
   const { engine, data, rollout, run, train } = recipe;
   const limits = {
@@ -114,7 +115,7 @@ export async function startSampling(
     "--page-size": engine.page_size,
     ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
   };
-  const { engines } = placementOf(recipe, "run");
+  const { engines } = placementOf(recipe, verb);
   const fleet = await EngineFleet.start({
     count: engine.count,
     seatOf: (index) => cluster.seat(engines[index]!),

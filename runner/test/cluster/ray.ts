@@ -12,13 +12,18 @@ const url = `http://${head.address}:8265`;
 
 /** A head and a worker. */
 export function rayCluster(home: string, bin: string): TestCluster {
-  const env = { ...process.env, RAY_USAGE_STATS_ENABLED: "0", PATH: `${bin}:${process.env.PATH}` };
+  // A busy machine starts it slowly.
+  const patience = { RAY_raylet_start_wait_time_s: "180", RAY_enable_worker_prestart: "0" };
+  const env = { ...process.env, ...patience, RAY_USAGE_STATS_ENABLED: "0", PATH: `${bin}:${process.env.PATH}` };
   const start = (host: typeof head, ...words: string[]) => {
+    // Given, they need not be waited for, which Ray does for a few seconds only.
+    const agents = ["dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export", "runtime-env-agent"];
+    const ports = agents.map((agent, index) => `--${agent}-port=${52365 + index}`);
     const common = [`--node-ip-address=${host.address}`, "--num-cpus=2", "--object-store-memory=100000000"];
-    const all = onHost(host, home, [join(bin, "ray"), "start", ...common, "--disable-usage-stats", ...words]);
+    const all = onHost(host, home, [join(bin, "ray"), "start", ...common, ...ports, "--disable-usage-stats", ...words]);
     const log = openSync(join(home, `ray-${host.name}.log`), "a");
     // What it leaves running holds its output open: a pipe would never end.
-    execFileSync(all[0]!, all.slice(1), { env, stdio: ["ignore", log, log], timeout: deadlineMs(90) });
+    execFileSync(all[0]!, all.slice(1), { env, stdio: ["ignore", log, log], timeout: deadlineMs(180) });
     closeSync(log);
   };
   // A socket's path has no room for a long one.

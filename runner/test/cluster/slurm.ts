@@ -4,7 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { until } from "../processes.ts";
-import { hosts, onHost, ownAddress } from "./hosts.ts";
+import { type Host, hosts, onHost, ownAddress } from "./hosts.ts";
 import type { TestCluster } from "./tier.ts";
 
 /** A controller on this machine, and a node on each host. */
@@ -62,6 +62,9 @@ export function slurmCluster(home: string): TestCluster {
   };
 }
 
+const nodeLine = ({ name, address }: Host, index: number) =>
+  `NodeName=n${index + 1} NodeHostname=${name} NodeAddr=${address} Port=${18001 + index} CPUs=2 RealMemory=8000`;
+
 const configuration = (folder: string) => `
 ClusterName=molt
 SlurmctldHost=${hostname().split(".")[0]}(${ownAddress})
@@ -96,6 +99,6 @@ JobCompLoc=${folder}/jobs.txt
 AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=5
-${hosts.map(({ name, address }, index) => `NodeName=n${index + 1} NodeHostname=${name} NodeAddr=${address} Port=${18001 + index} CPUs=2 RealMemory=8000 State=UNKNOWN`).join("\n")}
+${hosts.map(nodeLine).join("\n")}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 `;
