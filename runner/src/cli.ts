@@ -173,11 +173,8 @@ function addProcessVerbs(program: Command): void {
     .option("--max-body <MiB>", "of a request (64)", integer)
     .option("--enable-return-routed-experts", "answers tell the experts of each token (a mixture's)")
     .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
-  plainVerb(
-    program,
-    "node",
-    "one machine of a run on a cluster, which launchers start (token: MOLT_TOKEN)",
-  ).requiredOption("--join <url>", "of the controller");
+  const node = "one machine of a run on several, which launchers start (token: MOLT_TOKEN)";
+  plainVerb(program, "node", node).requiredOption("--join <url>", "of the controller");
   plainVerb(program, "rank", "", { hidden: true })
     .requiredOption("--controller <url>")
     .requiredOption("--rank <number>", "", integer);

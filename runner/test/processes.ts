@@ -7,11 +7,13 @@ export function isAlive(pid: number): boolean {
   return existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
 }
 
+type Probed<T> = T | undefined | false;
+
 /** What `probe` gives once it is true; a wait of `seconds` at most, which names `what`. */
-export async function until<T>(what: string, probe: () => T | undefined | false, seconds = 60): Promise<T> {
+export async function until<T>(what: string, probe: () => Probed<T> | Promise<Probed<T>>, seconds = 60): Promise<T> {
   const end = Date.now() + deadlineMs(seconds);
   while (Date.now() < end) {
-    const value = probe();
+    const value = await probe();
     if (value) return value;
     await new Promise((resolve) => setTimeout(resolve, 20));
   }

@@ -89,7 +89,7 @@ async function evaluateModel(
   const store = new RolloutStore(directory.path, (message) => log.emit({ type: "warning", message }));
   const interrupt = new AbortController();
   process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());
-  const cluster = await openCluster(recipe, directory.runId, log);
+  const cluster = await openCluster(recipe, directory.runId, log, "eval");
   let state: "completed" | "failed" | "interrupted" = "failed";
   try {
     begin();
@@ -97,7 +97,7 @@ async function evaluateModel(
     const emit = (event: RunEvent) => {
       if ("message" in event && event.message) console.error(event.message);
     };
-    const sampling = await startSampling(recipe, folder, directory.runId, recipe.actor.init, emit, cluster);
+    const sampling = await startSampling(recipe, folder, directory.runId, recipe.actor.init, emit, cluster, "eval");
     const task = { rows, profiles: evalProfiles(recipe), passK: recipe.eval.pass_k, evalId: "eval", policyVersion };
     const work = evaluate(task, sampling.agents, interrupt.signal);
     const result = await Promise.race([work, sampling.fleet.died]).finally(() => stopSampling(sampling));

@@ -117,8 +117,8 @@ export class Child {
 }
 
 /**
- * In a child: leave when the parent is gone. Signals are the controller's, which ends its children in order: Slurm sends
- * SIGTERM to every process of a job that is to save.
+ * In a child: leave when the parent is gone. Signals are the controller's, which ends its children in order: Slurm
+ * sends SIGTERM to every process of a job that is to save.
  */
 export function endWithParent(onEnd: () => Promise<void> | void): void {
   for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});

@@ -188,8 +188,6 @@ export class RemoteCluster implements Cluster {
       return { hasJoined, why: messageOf(error) };
     } finally {
       this.expected.delete(token);
-      if (hasJoined) slot.joined = deferred();
-      slot.node = null;
       await launched?.stop().catch((error) => {
         this.options.emit({ type: "warning", message: `node ${index}: ${messageOf(error)}` });
       });
@@ -199,6 +197,10 @@ export class RemoteCluster implements Cluster {
   private admit(slot: Slot, index: number, node: RemoteNode): void {
     slot.node = node;
     slot.joined.resolve(node);
+    node.onLost = () => {
+      slot.node = null;
+      slot.joined = deferred();
+    };
     const devices = node.gpus.length > 0 ? `${node.gpus.length} GPUs` : `${node.cpus} CPUs`;
     this.options.emit({ type: "node", node: index, state: "started", message: `${node.name}: ${devices}` });
   }

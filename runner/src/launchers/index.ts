@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { networkInterfaces } from "node:os";
 import type { Recipe } from "../recipe/index.ts";
+import { inferVerb } from "../recipe/load.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { EventLog } from "../telemetry/log.ts";
 import { cliPath } from "./child.ts";
@@ -9,14 +10,19 @@ import { RayLauncher } from "./ray.ts";
 import { SlurmLauncher } from "./slurm.ts";
 
 /** The machines that a recipe asks for, on their way: `ready` waits for them. */
-export async function openCluster(recipe: Recipe, runId: string, log: EventLog): Promise<Cluster> {
+export async function openCluster(
+  recipe: Recipe,
+  runId: string,
+  log: EventLog,
+  verb = inferVerb(recipe),
+): Promise<Cluster> {
   const { launcher, run } = recipe;
   if (launcher.kind === "local") return localCluster;
-  // Engines there listen to a network: they want to be shown a key, which is handed to who asks them by the environment.
+  // Engines there listen to a network, and want to be shown a key.
   process.env.MOLT_API_KEY ??= randomBytes(24).toString("base64url");
   const command = launcher.command ?? [process.execPath, cliPath()];
   return RemoteCluster.start({
-    nodes: placementOf(recipe, "run").nodes,
+    nodes: placementOf(recipe, verb).nodes,
     launcher: launcher.kind === "ray" ? new RayLauncher(launcher.address, command, runId) : new SlurmLauncher(command),
     needsGpus: run.device !== "auto" && run.device !== "cpu",
     host: launcher.host ?? ownAddress(),

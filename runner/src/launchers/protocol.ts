@@ -1,4 +1,4 @@
-/** Over `ws` in `encoding.ts`'s form: a node says hello with its token, then does what it is told until it is let go. */
+/** Over `ws` in `encoding.ts`'s form: a node says hello with its token, and does what it is told until it is let go. */
 import type { ChildOptions } from "./child.ts";
 
 export interface NodeHello {

@@ -16,6 +16,8 @@ export class RemoteNode implements Node {
   readonly gpus: string[];
   /** When its connection has ended; says why. */
   readonly lost: Promise<string>;
+  /** Told of that first: before those who wait for its processes. */
+  onLost = () => {};
   private readonly socket: WebSocket;
   private readonly processes = new Map<number, RemoteProcess>();
   private readonly ports = new Map<number, Deferred<number>>();
@@ -45,6 +47,7 @@ export class RemoteNode implements Node {
         clearInterval(beat);
         const why = isSilent ? `did not answer for ${silenceSeconds} s` : "closed its connection";
         const message = `node ${this.name} ${why}`;
+        this.onLost();
         for (const process of this.processes.values()) process.ended(message);
         for (const port of this.ports.values()) port.reject(new RunnerError(message));
         resolve(message);

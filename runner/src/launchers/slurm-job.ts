@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { deadlineMs } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { replaceFile } from "../files.ts";
+import { inferVerb } from "../recipe/load.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { Recipe } from "../recipe/schema.ts";
 import { cliPath } from "./child.ts";
@@ -27,7 +28,7 @@ const nameOf = (id: string) => `Slurm job ${id}`;
  */
 export function submitRun(directory: string, runId: string, recipe: Recipe): string {
   const { launcher, run } = recipe;
-  const { nodes } = placementOf(recipe, "run");
+  const { nodes } = placementOf(recipe, inferVerb(recipe));
   const hasGpus = run.device !== "auto" && run.device !== "cpu";
   const words = [
     ...["--parsable", `--job-name=${runId}`, `--nodes=${nodes}`, "--ntasks-per-node=1", "--requeue"],

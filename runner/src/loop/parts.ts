@@ -7,7 +7,7 @@ import { EngineFleet } from "../engines/fleet.ts";
 import { type EngineInit, fleetOf } from "../engines/from-recipe.ts";
 import type { Cluster } from "../launchers/cluster.ts";
 import type { Seat } from "../launchers/node.ts";
-import type { Recipe } from "../recipe/index.ts";
+import type { Recipe, Verb } from "../recipe/index.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { RankGroup } from "../trainer/handle.ts";
@@ -105,9 +105,10 @@ export async function startSampling(
   init: EngineInit,
   emit: Emit,
   cluster: Cluster,
+  verb: Verb = "run",
 ): Promise<Sampling> {
   const { data, engine, rollout, run, train } = recipe;
-  const { engines } = placementOf(recipe, "run");
+  const { engines } = placementOf(recipe, verb);
   // Those that somebody else runs have their places.
   const seats = engine.urls.length === 0 && { seatOf: (index: number) => cluster.seat(engines[index]!) };
   const fleet = await EngineFleet.start({ ...fleetOf(recipe, folder.path, init), ...seats, emit });

@@ -303,7 +303,8 @@ const wrong: [lines: string, column: number, severity: string, message: string][
       "cut: raise it to 512, or lower data.max_len to 2044",
   ],
   [
-    "fsdp: { ep_size: 8 }\nactor: { model_name_or_path: m, devices_per_node: 3, num_nodes: 2 }\nlauncher: { kind: ray }",
+    "fsdp: { ep_size: 8 }\nactor: { model_name_or_path: m, devices_per_node: 3, num_nodes: 2 }\n" +
+      "launcher: { kind: ray }",
     18,
     "error",
     "fsdp.ep_size (8) must divide the 2 nodes x 3 devices = 6 ranks: try 6",
