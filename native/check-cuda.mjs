@@ -21,6 +21,7 @@ const wheels = [
   "nvidia-cusolver==12.0.4.66",
   "nvidia-cuda-runtime==13.0.96",
   "nvidia-cuda-crt==13.0.88",
+  "nvidia-cuda-cccl==13.0.85",
 ];
 const freeGigabytes = 4;
 const folder = join(cacheDirectory(), "cuda-headers");

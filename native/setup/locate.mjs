@@ -60,7 +60,8 @@ export function wantsCuda() {
 
 /** Names what of CUDA's headers this takes is nowhere in `folders`. @param {string[]} folders */
 export function missingCudaHeaders(folders) {
-  const needed = ["cuda_runtime_api.h", "crt/host_defines.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h", "nccl.h"];
+  const runtime = ["cuda_runtime_api.h", "crt/host_defines.h", "nv/target"];
+  const needed = [...runtime, "cublas_v2.h", "cusparse.h", "cusolverDn.h", "nccl.h"];
   return needed.filter((name) => !folders.some((folder) => existsSync(join(folder, name))));
 }
 
@@ -72,7 +73,7 @@ export function cudaHeaders(torch) {
   const wheels = join(torch, "..", "nvidia");
   const beside = existsSync(wheels) ? readdirSync(wheels).map((name) => join(wheels, name, "include")) : [];
   const nvcc = (process.env.PATH ?? "").split(delimiter).find((folder) => folder && existsSync(join(folder, "nvcc")));
-  const toolkits = [process.env.CUDA_HOME, nvcc && join(nvcc, "..")].filter(Boolean);
+  const toolkits = [process.env.CUDA_HOME, nvcc && join(realpathSync(join(nvcc, "nvcc")), "../..")].filter(Boolean);
   return [...beside, ...toolkits.map((folder) => join(folder, "include"))].filter((folder) => existsSync(folder));
 }
 

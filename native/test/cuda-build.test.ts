@@ -34,7 +34,7 @@ function putWheels(): void {
 describe("cudaBuild", () => {
   it("takes the wheels' headers and a toolkit's", () => {
     putWheels();
-    put("toolkit/include/crt/host_defines.h");
+    put("toolkit/include/crt/host_defines.h", "toolkit/include/nv/target");
     vi.stubEnv("MOLT_DEVICE", "cuda");
     vi.stubEnv("CUDA_HOME", join(root, "toolkit"));
     const folders = ["nvidia/cu13/include", "nvidia/nccl/include", "toolkit/include"];
@@ -47,7 +47,7 @@ describe("cudaBuild", () => {
 
   it("builds for the CPU when told so, whatever is there", () => {
     putWheels();
-    put("nvidia/cu13/include/crt/host_defines.h");
+    put("nvidia/cu13/include/crt/host_defines.h", "nvidia/cu13/include/nv/target");
     vi.stubEnv("MOLT_DEVICE", "cpu");
     expect(cudaBuild(torch())).toBeNull();
   });
@@ -56,6 +56,6 @@ describe("cudaBuild", () => {
     vi.stubEnv("MOLT_DEVICE", "cuda");
     expect(() => cudaBuild(torch())).toThrow("MOLT_DEVICE=cuda, but libtorch_cuda.so is missing");
     putWheels();
-    expect(() => cudaBuild(torch())).toThrow("MOLT_DEVICE=cuda, but crt/host_defines.h is missing");
+    expect(() => cudaBuild(torch())).toThrow("MOLT_DEVICE=cuda, but crt/host_defines.h, nv/target is missing");
   });
 });
