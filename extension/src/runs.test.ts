@@ -17,7 +17,7 @@ vi.mock("vscode", () => ({
   workspace: {
     isTrusted: false,
     createFileSystemWatcher: () => ({ onDidCreate: nothing, onDidDelete: nothing, dispose() {} }),
-    onDidChangeWorkspaceFolders: nothing,
+    ...{ onDidChangeWorkspaceFolders: nothing, onDidGrantWorkspaceTrust: nothing },
     getWorkspaceFolder: () => ({ uri: { fsPath: editor.root }, name: "root" }),
     // What a test says, else what there is.
     findFiles: async () => (await (editor.looks.shift() ?? logs())).map((fsPath) => ({ fsPath })),
