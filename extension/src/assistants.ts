@@ -76,12 +76,7 @@ class Servers implements vscode.Disposable {
   private readonly clients = new Map<string, Promise<Client>>();
 
   /** Text of the answer; rejects with what the tool says is wrong. */
-  async ask(
-    folder: vscode.Uri,
-    name: string,
-    input: Record<string, unknown>,
-    token: vscode.CancellationToken,
-  ): Promise<string> {
+  async ask(folder: vscode.Uri, name: string, input: object, token: vscode.CancellationToken): Promise<string> {
     const runner = await runnerFor(folder);
     const key = JSON.stringify([runner.command, runner.cwd]);
     const connecting = this.clients.get(key) ?? this.connect(key, runner);
@@ -90,7 +85,7 @@ class Servers implements vscode.Disposable {
     const abort = new AbortController();
     const watching = token.onCancellationRequested(() => abort.abort());
     const options = { signal: abort.signal, timeout: deadlineMs(answerSeconds) };
-    const answer = await client.callTool({ name, arguments: input }, options).finally(() => watching.dispose());
+    const answer = await client.callTool({ name, arguments: { ...input } }, options).finally(() => watching.dispose());
     const text = answer.content.map((part) => (part.type === "text" ? part.text : "")).join("\n");
     if (answer.isError) throw new Error(text);
     return text;

@@ -54,10 +54,8 @@ function uriOf(file: string): Uri | undefined {
   const roots = (workspace.workspaceFolders ?? []).map(({ uri }) => uri.fsPath);
   const places = roots.flatMap((root) => [
     join(root, file),
-    join(installedRunner(root) ?? root, file.replace(own, "")),
+    join(installedRunner(root) ?? root, file.replace(/^molt-runner\//, "")),
   ]);
   const path = places.find((place) => existsSync(place));
   return path === undefined ? undefined : Uri.file(path);
 }
-
-const own = /^molt-runner\//;

@@ -213,9 +213,7 @@ function arrange(): void {
 }
 
 function chartOf(key: string, title: string): Chart {
-  const known = charts.get(key);
-  if (known) return known;
-  const chart = new Chart(title, key.startsWith(prefixes.time), shared);
+  const chart = charts.get(key) ?? new Chart(title, key.startsWith(prefixes.time), shared);
   chart.point(step);
   charts.set(key, chart);
   seen.observe(chart.root);
@@ -224,7 +222,7 @@ function chartOf(key: string, title: string): Chart {
 
 const seen = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    for (const chart of charts.values()) if (chart.root === target) chart.see(isIntersecting);
+    for (const chart of charts.values()) if (chart.root === target) chart.isVisible = isIntersecting;
   }
   schedule();
 });

@@ -62,16 +62,11 @@ function show(services: Services, directories: string[], instead = false): void 
   else dashboard.show(instead ? directories : [...new Set([...dashboard.shown, ...directories])]);
 }
 
-interface Followed {
-  run: OpenRun;
-  /** Events from this step on are not posted yet; null: all are. */
-  from: number | null;
-}
-
 class Dashboard {
   private readonly services: Services;
   private readonly page: Page<FromPage>;
-  private readonly followed = new Map<string, Followed>();
+  /** By directory. Events from that step on are not posted yet; null: all are. */
+  private readonly followed = new Map<string, { run: OpenRun; from: number | null }>();
   private readonly disposables: Disposable[];
   private timer: NodeJS.Timeout | undefined;
   private isReady = false;
@@ -109,7 +104,11 @@ class Dashboard {
 
   private follow(directories: string[]): void {
     this.hasShown ||= directories.length > 0;
-    for (const directory of this.shown) if (!directories.includes(directory)) this.leave(directory);
+    for (const [directory, { run }] of this.followed) {
+      if (directories.includes(directory)) continue;
+      run.dispose();
+      this.followed.delete(directory);
+    }
     for (const directory of directories) {
       if (this.followed.has(directory)) continue;
       const run = this.services.runs.open(directory, (event) => {
@@ -119,11 +118,6 @@ class Dashboard {
       });
       this.followed.set(directory, { run, from: 0 });
     }
-  }
-
-  private leave(directory: string): void {
-    this.followed.get(directory)!.run.dispose();
-    this.followed.delete(directory);
   }
 
   /** A page that is hidden is gone: it gets everything when it is back. */

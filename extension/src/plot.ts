@@ -96,15 +96,10 @@ export class Chart {
     this.plot = null;
   }
 
-  see(isVisible: boolean): void {
-    this.isVisible = isVisible;
-    this.point(this.step);
-  }
-
   /** Where the cross-hair stands, in all charts. */
   point(step: number | null): void {
     this.step = step;
-    if (!this.plot || !this.isVisible) return;
+    if (!this.plot) return;
     this.plot.setCursor({ left: step === null ? -10 : this.plot.valToPos(step, "x"), top: 0 }, false);
     const { from, to } = this.range;
     const said = step === null ? "" : [`step ${step}`, ...this.valuesAt(step)].join(" · ");
