@@ -57,8 +57,9 @@ export interface ParameterDescription {
 /**
  * A unit is at once what is sharded, what is checkpointed in the backward pass and what is gathered.
  * Roles. embedding: `embed`. layer: `input_norm q k v q_norm k_norm o post_norm gate up down`, and where the model has
- * it the bias of a projection: `q_bias`; of a mixture, `router` `[E, hidden]`, the last, for `gate up down`. head: `norm` and, unless tied, `head`; or, of a critic, `value`
- * (`[1, hidden]`), in float32 whatever the model computes in.
+ * it the bias of a projection: `q_bias`; a mixture's has a last `router` (`[E, hidden]`) in place of `gate up down`.
+ * head: `norm` and, unless tied, `head`; or, of a critic, `value` (`[1, hidden]`), in float32 whatever the model
+ * computes in.
  */
 export interface UnitDescription {
   kind: "embedding" | "layer" | "head";
@@ -170,10 +171,6 @@ export interface ModelOptions {
   units: UnitDescription[];
   /** Ranks that shard this model; null for one rank. */
   group: ProcessGroup | null;
-  /** Of those ranks: that each have a part of the experts; that have the same part; that share each row. */
-  expertGroup?: ProcessGroup | null;
-  expertDataGroup?: ProcessGroup | null;
-  contextGroup?: ProcessGroup | null;
   trainable: boolean;
   /**
    * What matmuls and attention compute in; parameters are cast where they are gathered. The shards, their gradients,
@@ -295,6 +292,8 @@ export interface SamplerOptions {
   dtype?: "float32" | "bfloat16";
   /** Plain ATen throughout: what the faster paths are held to in tests. Default false. */
   plain?: boolean;
+  /** Steps tell each new token's experts. Default false. */
+  routes?: boolean;
 }
 
 /** One step of continuous batching: any mix of prompts (many new tokens) and running sequences (one). */
@@ -327,6 +326,8 @@ export interface SamplerResult {
    * the new tokens.
    */
   promptLogprobs: (Float32Array | null)[];
+  /** `[B]` where `SamplerOptions.routes`: experts of the sequence's new tokens, `[count, mixtures, K]`, ascending. */
+  routes?: Int16Array[];
 }
 
 /** A decoder with a paged key/value cache. Weights are whole (not sharded) and replaced in place. */

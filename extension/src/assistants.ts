@@ -1,16 +1,5 @@
 import type { Client } from "@modelcontextprotocol/client";
-import {
-  type CancellationToken,
-  type Disposable,
-  LanguageModelTextPart,
-  type LanguageModelTool,
-  LanguageModelToolResult,
-  lm,
-  McpStdioServerDefinition,
-  type Uri,
-  window,
-  workspace,
-} from "vscode";
+import * as vscode from "vscode";
 import { deadlineMs, withDeadline } from "../../runner/src/deadline.ts";
 import { type Runner, runnerFor } from "./runner.ts";
 import type { Services } from "./services.ts";
@@ -34,22 +23,27 @@ const acts: Record<string, (input: Record<string, unknown>) => string | null> = 
 };
 
 /** The language-model tools of package.json, and a server's definition for other assistants. */
-export function registerAssistants({ context, log }: Services): Disposable[] {
-  const servers = new Servers();
+export function registerAssistants({ context, log }: Services): vscode.Disposable[] {
+  const [servers, changed] = [new Servers(), new vscode.EventEmitter<void>()];
   const declared = context.extension.packageJSON.contributes.languageModelTools as Declared[];
-  const tools = declared.map((one) => lm.registerTool(one.name, toolOf(one, servers)));
+  const tools = declared.map((one) => vscode.lm.registerTool(one.name, toolOf(one, servers)));
   const provideMcpServerDefinitions = async () => {
-    const folders = workspace.workspaceFolders ?? [];
+    const folders = vscode.workspace.workspaceFolders ?? [];
     const found = folders.map(async ({ name, uri }) => {
       const runner = await runnerFor(uri).catch((error) => log.info(`no MCP server for ${name}: ${error.message}`));
       return runner ? [definitionOf(`Molt Runner: ${name}`, uri, runner)] : [];
     });
     return (await Promise.all(found)).flat();
   };
-  return [servers, ...tools, lm.registerMcpServerDefinitionProvider("molt.mcp", { provideMcpServerDefinitions })];
+  const provider = { provideMcpServerDefinitions, onDidChangeMcpServerDefinitions: changed.event };
+  return [
+    ...[servers, changed, ...tools, vscode.lm.registerMcpServerDefinitionProvider("molt.mcp", provider)],
+    vscode.workspace.onDidGrantWorkspaceTrust(() => changed.fire()),
+    vscode.workspace.onDidChangeWorkspaceFolders(() => changed.fire()),
+  ];
 }
 
-function toolOf({ name, displayName }: Declared, servers: Servers): LanguageModelTool<Record<string, unknown>> {
+function toolOf({ name, displayName }: Declared, servers: Servers): vscode.LanguageModelTool<Record<string, unknown>> {
   const tool = name.replace("molt_", "");
   return {
     prepareInvocation: ({ input }) => {
@@ -60,29 +54,34 @@ function toolOf({ name, displayName }: Declared, servers: Servers): LanguageMode
       };
     },
     invoke: async ({ input }, token) => {
-      const editor = window.activeTextEditor?.document.uri;
-      const folder = (editor && workspace.getWorkspaceFolder(editor)) ?? workspace.workspaceFolders?.[0];
+      const editor = vscode.window.activeTextEditor?.document.uri;
+      const folder = (editor && vscode.workspace.getWorkspaceFolder(editor)) ?? vscode.workspace.workspaceFolders?.[0];
       if (!folder) throw new Error("no folder is open, in which recipes and runs would be looked for");
-      return new LanguageModelToolResult([
-        new LanguageModelTextPart(await servers.ask(folder.uri, tool, input, token)),
+      return new vscode.LanguageModelToolResult([
+        new vscode.LanguageModelTextPart(await servers.ask(folder.uri, tool, input, token)),
       ]);
     },
   };
 }
 
 /** It only reads: what acts is offered by the tools above, which ask first. */
-function definitionOf(label: string, uri: Uri, { command: [program, ...words], version }: Runner) {
-  const definition = new McpStdioServerDefinition(label, program!, [...words, "mcp"], {}, version ?? undefined);
+function definitionOf(label: string, uri: vscode.Uri, { command: [program, ...words], version }: Runner) {
+  const definition = new vscode.McpStdioServerDefinition(label, program!, [...words, "mcp"], {}, version ?? undefined);
   definition.cwd = uri;
   return definition;
 }
 
 /** `molt-runner mcp` of each folder that was asked for, from the first question until the extension ends. */
-class Servers implements Disposable {
+class Servers implements vscode.Disposable {
   private readonly clients = new Map<string, Promise<Client>>();
 
   /** Text of the answer; rejects with what the tool says is wrong. */
-  async ask(folder: Uri, name: string, input: Record<string, unknown>, token: CancellationToken): Promise<string> {
+  async ask(
+    folder: vscode.Uri,
+    name: string,
+    input: Record<string, unknown>,
+    token: vscode.CancellationToken,
+  ): Promise<string> {
     const runner = await runnerFor(folder);
     const key = JSON.stringify([runner.command, runner.cwd]);
     const connecting = this.clients.get(key) ?? this.connect(key, runner);

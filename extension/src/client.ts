@@ -80,7 +80,8 @@ export async function startWithRecipe(services: Services): Promise<void> {
     vscode.commands.executeCommand("setContext", "molt.hasRecipes", true);
     services.server.start(services);
   };
-  const look = (document: vscode.TextDocument) => mayBecomeRecipe(document.uri.fsPath, document.getText()) && start();
+  const look = (document: vscode.TextDocument) =>
+    document.languageId === "yaml" && mayBecomeRecipe(document.uri.fsPath, document.getText()) && start();
   const watching = [
     vscode.workspace.onDidOpenTextDocument(look),
     vscode.workspace.onDidChangeTextDocument(({ document }) => look(document)),

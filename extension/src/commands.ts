@@ -1,6 +1,7 @@
 import { commands, Uri, window } from "vscode";
 import type { Location, Position } from "vscode-languageclient/node";
 import { messageOf, RunnerError } from "../../runner/src/errors.ts";
+import { notice } from "./documents.ts";
 import { offerInstall } from "./install.ts";
 import { MissingRunner } from "./runner.ts";
 import type { Services } from "./services.ts";
@@ -43,7 +44,7 @@ export function registerCommands(services: Services): void {
         if (error instanceof MissingRunner) return (await offerInstall(error.uri)) ? guarded(...given) : undefined;
         const message = error instanceof RunnerError ? error.format() : messageOf(error);
         services.log.error(`${name}: ${message}`);
-        window.showErrorMessage(`Molt Runner: ${message}`);
+        window.showErrorMessage(notice(message));
       }
     };
     services.context.subscriptions.push(commands.registerCommand(name, guarded));

@@ -84,3 +84,12 @@ export function textField(label: string, value: string, onChange: (value: string
   made.addEventListener("change", () => onChange(made.value));
   return made;
 }
+
+/** `rows`: of texts or elements; the first of each is its head. */
+export function tableOf(caption: string, head: string[], rows: (string | Node)[][]): HTMLElement {
+  const columns = head.map((name) => element("th", { scope: "col" }, name));
+  const lines = rows.map(([first, ...cells]) => {
+    return element("tr", {}, element("th", { scope: "row" }, first!), ...cells.map((cell) => element("td", {}, cell)));
+  });
+  return element("table", {}, element("caption", {}, caption), element("tr", {}, ...columns), ...lines);
+}

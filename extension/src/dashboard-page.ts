@@ -2,10 +2,10 @@
 // The dashboard's page: runs laid over each other, a chart a metric, one range of steps and one cross-hair for all.
 import { visible } from "../../runner/src/telemetry/views/lines.ts";
 import { chartsOf, prefixes, timeParts } from "./charts.ts";
-import { button, checkbox, element, place, replace } from "./controls.ts";
+import { button, checkbox, element, place, replace, tableOf } from "./controls.ts";
 import type { FromPage, RunStatus, SavedState, ToPage } from "./messages.ts";
 import { onMessage, post, savedState, saveState } from "./page.ts";
-import { Chart, type Line, type Shared, swatch, tableOf } from "./plot.ts";
+import { Chart, type Line, type Shared, swatch } from "./plot.ts";
 import { RunSeries } from "./series.ts";
 
 interface Run {

@@ -66,11 +66,12 @@ beforeEach(() => {
   runs = { "/w/runs/new": new FakeRun(), "/w/runs/old": new FakeRun() };
   changed = new editor.Emitter();
   const entries = Object.keys(runs).map((directory) => ({ directory, id: directory.slice(8), live: true }));
-  const open = (directory: string) => {
+  const open = (directory: string, listener: (event: unknown) => void) => {
     const run = runs[directory]!;
     run.holders++;
-    const dispose = () => run.holders--;
-    return { dispose, source: run.source, onDidUpdate: run.updated.event, state: run.state };
+    const listening = run.updated.event(listener);
+    const dispose = () => listening.dispose() && run.holders--;
+    return { dispose, source: run.source, state: run.state };
   };
   services = { context: { extensionUri: "ext" }, runs: { entries, onDidChange: changed.event, open } } as never;
   Object.assign(editor.panel, { visible: true });

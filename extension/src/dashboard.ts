@@ -9,7 +9,7 @@ import { rowOf, runLabel } from "./run-rows.ts";
 import type { OpenRun } from "./runs.ts";
 import { changedFrom, rowsOf } from "./series.ts";
 import type { Services } from "./services.ts";
-import type { RunTarget } from "./targets.ts";
+import { directoryOf, type RunTarget } from "./targets.ts";
 import { openPage, type Page } from "./webview.ts";
 
 const view = "molt.dashboard";
@@ -17,8 +17,6 @@ const flushMs = 100;
 
 /** The one there is: charts of several runs are laid over each other in it. */
 let dashboard: Dashboard | null = null;
-
-const directoryOf = (target: RunTarget) => (typeof target === "string" ? target : target?.entry.directory);
 
 /** Charts of a run. Without one: of the newest, what is shown if that is over, or of what will come. */
 export function openDashboard(services: Services) {
@@ -66,8 +64,6 @@ function show(services: Services, directories: string[], instead = false): void 
 
 interface Followed {
   run: OpenRun;
-  /** Of the run, which others may hold on to. */
-  subscription: Disposable;
   /** Events from this step on are not posted yet; null: all are. */
   from: number | null;
 }
@@ -116,20 +112,17 @@ class Dashboard {
     for (const directory of this.shown) if (!directories.includes(directory)) this.leave(directory);
     for (const directory of directories) {
       if (this.followed.has(directory)) continue;
-      const run = this.services.runs.open(directory);
-      const subscription = run.onDidUpdate((event) => {
+      const run = this.services.runs.open(directory, (event) => {
         const followed = this.followed.get(directory)!;
         followed.from = Math.min(followed.from ?? Number.POSITIVE_INFINITY, changedFrom(event, run.state));
         this.timer ??= setTimeout(() => this.flush(), flushMs);
       });
-      this.followed.set(directory, { run, subscription, from: 0 });
+      this.followed.set(directory, { run, from: 0 });
     }
   }
 
   private leave(directory: string): void {
-    const { run, subscription } = this.followed.get(directory)!;
-    subscription.dispose();
-    run.dispose();
+    this.followed.get(directory)!.run.dispose();
     this.followed.delete(directory);
   }
 

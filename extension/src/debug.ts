@@ -37,7 +37,7 @@ export function debugRollout({ runs }: Services) {
     const has = ({ directory }: RunEntry) => existsSync(join(directory, "rollouts"));
     const entry = await runTarget(runs, isPlace ? target.directory : target, "run with rollouts", has);
     const rolloutId = (isPlace && target.rolloutId) || (entry && (await pickRollout(entry)));
-    if (entry && rolloutId) await start("replay", Uri.file(entry.directory), [rolloutId]);
+    if (entry && rolloutId) await start("replay", Uri.file(entry.directory), ["--", rolloutId]);
   };
 }
 

@@ -1,8 +1,8 @@
 import { type Uri, window, workspace } from "vscode";
 import { messageOf } from "../../runner/src/errors.ts";
-import { showText } from "./documents.ts";
-import { locateRunner, readVersions } from "./locate.ts";
-import { runVerb } from "./runner.ts";
+import { notice, showText } from "./documents.ts";
+import { readVersions } from "./locate.ts";
+import { locate, runVerb } from "./runner.ts";
 import type { Services } from "./services.ts";
 import { skewOf } from "./versions.ts";
 
@@ -15,13 +15,10 @@ export function skewLines(): string[] {
   });
 }
 
-const locate = (uri: Uri) =>
-  locateRunner(uri.fsPath, uri.fsPath, workspace.getConfiguration("molt", uri).get("runnerPath", ""));
-
 /** Once a session, and for whoever looks at the status bar. */
 export function warnOfSkew({ server }: Services, lines: string[]): void {
   server.note(lines);
-  if (lines.length > 0) window.showWarningMessage(`Molt Runner: ${lines.join("; ")}`);
+  if (lines.length > 0) window.showWarningMessage(notice(lines.join("; ")));
 }
 
 /** What serves each root of the workspace, how it differs from this extension, and what it says of its machine. */
@@ -30,8 +27,10 @@ export function doctor({ context, server }: Services) {
     const { version } = context.extension.packageJSON as { version: string };
     const roots = await Promise.all((workspace.workspaceFolders ?? []).map(({ name, uri }) => rootText(name, uri)));
     const none = "no folder is open: nothing says which runner to use";
+    const skew = skewLines();
+    server.note(skew);
     const state = server.client ? "up" : "down: its log is in the output channel Molt Runner";
-    const text = [`extension ${version}`, `server    ${state}`, ...skewLines().map((line) => `skew      ${line}`)];
+    const text = [`extension ${version}`, `server    ${state}`, ...skew.map((line) => `skew      ${line}`)];
     await showText("doctor.txt", [...text, ...(roots.length > 0 ? roots : [none])].join("\n"));
   };
 }
@@ -43,7 +42,7 @@ async function rootText(name: string, uri: Uri): Promise<string> {
     return `${title}\nmissing   molt-runner\n  fix: npm install --save-dev molt-runner, or set molt.runnerPath`;
   const command = `${title}\nrunner    ${located.command.join(" ")}`;
   if (!workspace.isTrusted) return `${command}\nnot asked: the workspace is not trusted`;
-  const asked = runVerb({ ...located, cwd: uri.fsPath }, ["doctor"]);
+  const asked = runVerb(located, ["doctor"]);
   const said = await asked.then(({ stdout, stderr }) => stdout + stderr, messageOf);
   return `${command}\n${said.trim()}`;
 }

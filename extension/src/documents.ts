@@ -1,4 +1,5 @@
 import { type Disposable, Uri, window, workspace } from "vscode";
+import { visible } from "../../runner/src/telemetry/views/lines.ts";
 
 const texts = new Map<string, string>();
 
@@ -7,6 +8,9 @@ export function registerDocuments(): Disposable {
   const provideTextDocumentContent = ({ path }: Uri) => texts.get(path) ?? "";
   return workspace.registerTextDocumentContentProvider("molt", { provideTextDocumentContent });
 }
+
+/** For a notification: VS Code makes a link, to a command too, of `[text](address)`, whoever wrote that. */
+export const notice = (text: string) => `Molt Runner: ${visible(text).replaceAll("](", "] (")}`;
 
 let count = 0;
 

@@ -52,7 +52,7 @@ async function show(state: Partial<InspectorState>, ...segments: ShownSegment[])
 const tokens = () => all(".tokens > *");
 const numbers = () => {
   const firsts = all("article tr").map((row) => row.firstElementChild!);
-  return firsts.flatMap((cell) => (cell.tagName === "TD" ? Number(cell.textContent) : []));
+  return firsts.flatMap((cell) => (cell.getAttribute("scope") === "row" ? Number(cell.textContent) : []));
 };
 
 it("a table is turned in pages of 2,000 tokens, from rollout to rollout", async () => {

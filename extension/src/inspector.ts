@@ -145,7 +145,7 @@ class Inspector {
   /** By the run's tokenizer, which its runner has: texts by rollout, segment and token. */
   private async decode(id: string): Promise<{ texts: string[][][]; special: number[]; why: null }> {
     const runner = await runnerFor(Uri.file(this.directory));
-    const { code, stdout, stderr } = await runVerb(runner, ["inspect", this.directory, id, "--json"]);
+    const { code, stdout, stderr } = await runVerb(runner, ["inspect", this.directory, "--json", "--", id]);
     if (code !== 0) throw new Error(stderr.trim());
     const decoded = [JSON.parse(stdout) as { texts: string[][]; special?: number[] }].flat();
     return { texts: decoded.map(({ texts }) => texts), special: decoded[0]?.special ?? [], why: null };

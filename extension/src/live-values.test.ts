@@ -38,7 +38,7 @@ let answer = () => {};
 const path = "/p/recipe.yaml";
 const document = (scheme: string) => ({ uri: { scheme, fsPath: path, toString: () => path }, languageId: "yaml" });
 const alarm = { type: "health", step: 1, rule: "truncation", severity: "alarm", message: "", rolloutIds: [], time: 1 };
-const opened = vi.fn(() => ({ state: foldRun([alarm as never]), onDidUpdate: () => {}, dispose() {} }));
+const opened = vi.fn(() => ({ state: foldRun([alarm as never]), dispose() {} }));
 const services = {
   log: { error: (error: Error) => expect.fail(error.message) },
   runs: { entries: [{ recipe: path, directory: "/p/runs/a" }], open: opened, onDidChange: () => ({ dispose() {} }) },

@@ -2,7 +2,7 @@
 // One chart: a canvas of uPlot's, the same in words, and its numbers as a table. It keeps no data: it is told what to
 // draw between which steps.
 import uPlot from "uplot";
-import { button, element } from "./controls.ts";
+import { button, element, tableOf } from "./controls.ts";
 import { type Drawn, downsample, means, positions, type Range } from "./downsample.ts";
 import { firstAbove, firstAtLeast, type Series } from "./series.ts";
 
@@ -281,15 +281,6 @@ export class Chart {
     const note = isThinned ? ` ${steps.length} of its steps: zoom in for the others.` : "";
     this.table.replaceChildren(tableOf(`${this.title}.${note}`, ["step", ...this.lines.map(({ name }) => name)], rows));
   }
-}
-
-/** `rows`: of texts or elements; the first of each is its head. */
-export function tableOf(caption: string, head: string[], rows: (string | Node)[][]): HTMLElement {
-  const columns = head.map((name) => element("th", { scope: "col" }, name));
-  const lines = rows.map(([first, ...cells]) => {
-    return element("tr", {}, element("th", { scope: "row" }, first!), ...cells.map((cell) => element("td", {}, cell)));
-  });
-  return element("table", {}, element("caption", {}, caption), element("tr", {}, ...columns), ...lines);
 }
 
 /** A line's colour and dashes as a legend shows them. */

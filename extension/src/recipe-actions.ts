@@ -2,13 +2,17 @@ import { existsSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { env, type QuickPickItem, Uri, type WorkspaceFolder, window, workspace } from "vscode";
 import * as requests from "../../lsp/src/requests.ts";
+import { inlineYaml } from "../../runner/src/recipe/resolved-yaml.ts";
 import { recipeKeys } from "../../runner/src/recipe/schema.ts";
 import { ask, verbOf } from "./client.ts";
-import { showText } from "./documents.ts";
+import { notice, showText } from "./documents.ts";
 import { runnerFor, verbText } from "./runner.ts";
 import type { Services } from "./services.ts";
 import { findRecipes, pickRecipe, type RecipeTarget, recipeTarget } from "./targets.ts";
 import { runTask } from "./tasks.ts";
+
+/** Not one that a command line takes for a flag. */
+const fileName = /^\w[\w.-]*$/;
 
 /** A verb on a recipe, in a terminal; null: the one that the recipe is made for. Unsaved text is saved first. */
 export function onRecipe(verb: string | null) {
@@ -30,11 +34,14 @@ export function newRecipe(services: Services) {
     const recipes = await findRecipes();
     if (recipes.length === 0) return newAgent(services)();
     const parent = await pickRecipe(recipes, "Recipe that the new one extends");
-    const name = parent && (await askName("the recipe", /^[\w.-]+$/));
+    const name = parent && (await askName("the recipe", fileName))?.replace(/\.ya?ml$/, "");
     if (!name) return;
-    const file = join(dirname(parent.fsPath), `${name.replace(/\.ya?ml$/, "")}.yaml`);
+    const file = join(dirname(parent.fsPath), `${name}.yaml`);
     if (existsSync(file)) throw new Error(`${workspace.asRelativePath(file)} is there already`);
-    writeFileSync(file, `# molt-runner\nextends: ${basename(parent.fsPath)}\nrun:\n  name: ${name}\n`);
+    writeFileSync(
+      file,
+      `# molt-runner\nextends: ${inlineYaml(basename(parent.fsPath))}\nrun:\n  name: ${inlineYaml(name)}\n`,
+    );
     await window.showTextDocument(Uri.file(file));
   };
 }
@@ -43,7 +50,7 @@ export function newRecipe(services: Services) {
 export function newAgent(_: Services) {
   return async () => {
     const folder = await pickFolder();
-    const name = folder && (await askName("the agent's folder", /^[\w.-]+$/));
+    const name = folder && (await askName("the agent's folder", fileName));
     if (!name) return;
     await verbText(await runnerFor(folder.uri), ["init", name]);
     for (const file of ["recipe.yaml", "agent.ts"]) {
@@ -112,6 +119,6 @@ export function copyContext({ server }: Services) {
     if (!text) return;
     await env.clipboard.writeText(text);
     const what = answer ? `${answer.tokens} tokens of ${answer.files.length} files` : "the code's context";
-    window.showInformationMessage(`Molt Runner: copied ${what}`);
+    window.showInformationMessage(notice(`copied ${what}`));
   };
 }

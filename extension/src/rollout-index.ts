@@ -1,24 +1,18 @@
 import { setImmediate } from "node:timers/promises";
 import { readRollouts } from "../../runner/src/telemetry/shards.ts";
-import {
-  isShown,
-  type RolloutFilter,
-  type RolloutRow,
-  rolloutRows,
-} from "../../runner/src/telemetry/views/rollouts.ts";
-
+import * as view from "../../runner/src/telemetry/views/rollouts.ts";
 import { rowsAPage } from "./rollout-view.ts";
 
-export interface RolloutQuery extends RolloutFilter {
+export interface RolloutQuery extends view.RolloutFilter {
   step?: number;
-  sort: keyof RolloutRow;
+  sort: keyof view.RolloutRow;
   descending: boolean;
   /** From 0. */
   page: number;
 }
 
 export interface RolloutPage {
-  rows: RolloutRow[];
+  rows: view.RolloutRow[];
   /** That the filters leave, and that are stored. */
   matching: number;
   stored: number;
@@ -33,7 +27,7 @@ const sliceMs = 15;
 /** A run's rollouts, a line each. Shards are read group by group; the lines alone are kept. */
 export class RolloutIndex {
   /** In the order in which they were stored. */
-  private rows: RolloutRow[] = [];
+  private rows: view.RolloutRow[] = [];
   private readonly directory: string;
   private reading: Promise<void> = Promise.resolve();
 
@@ -41,7 +35,7 @@ export class RolloutIndex {
     this.directory = directory;
   }
 
-  find(id: string): RolloutRow | undefined {
+  find(id: string): view.RolloutRow | undefined {
     return this.rows.findLast(({ rollout, group }) => rollout === id || group === id);
   }
 
@@ -49,7 +43,7 @@ export class RolloutIndex {
     // Those of evals, where they are asked for or there are no others.
     const trained = this.rows.filter(({ dropped }) => (dropped === "eval") === (filter.dropped === "eval"));
     const listed = trained.length > 0 ? trained : this.rows;
-    const fitting = listed.filter((row) => (step === undefined || row.step === step) && isShown(row, filter));
+    const fitting = listed.filter((row) => (step === undefined || row.step === step) && view.isShown(row, filter));
     // Equal ones stay newest first.
     fitting.reverse().sort((one, other) => compare(one[sort], other[sort], descending));
     const words = (of: "stop" | "dropped") => [...new Set(this.rows.flatMap((row) => row[of] ?? []))].sort();
@@ -69,10 +63,10 @@ export class RolloutIndex {
 
   private async read(anew: boolean): Promise<void> {
     if (!anew && this.rows.length > 0) return;
-    const rows: RolloutRow[] = [];
+    const rows: view.RolloutRow[] = [];
     let begun = performance.now();
     for await (const stored of readRollouts(this.directory)) {
-      rows.push(...rolloutRows(stored));
+      rows.push(...view.rolloutRows(stored));
       if (performance.now() - begun < sliceMs) continue;
       await setImmediate();
       begun = performance.now();

@@ -1,5 +1,5 @@
 /// <reference lib="dom" />
-import { button, checkbox, dropdown, element, pager } from "./controls.ts";
+import { button, checkbox, dropdown, element, pager, tableOf } from "./controls.ts";
 import * as view from "./rollout-view.ts";
 
 /** More rows, and more text, would hold the page up for seconds. */
@@ -108,10 +108,8 @@ function blockView(
   if (start === end) return element("section", { class: "block", "aria-label": name }, title);
   const places = Array.from({ length: end - start }, (_, offset) => start + offset);
   if (!tokens) {
-    const rows = places.map((t) => Object.entries(view.tokenFacts(segment, t, special)));
-    const names = element("tr", {}, ...rows[0]!.map(([column]) => element("th", { scope: "col" }, column)));
-    const body = rows.map((row) => element("tr", {}, ...row.map(([, value]) => element("td", {}, value))));
-    const table = element("table", {}, element("caption", {}, label), names, ...body);
+    const facts = places.map((t) => view.tokenFacts(segment, t, special));
+    const table = tableOf(label, Object.keys(facts[0]!), facts.map(Object.values));
     return element("section", { class: "block", "aria-label": name }, title, table);
   }
   const list = element("div", { class: "tokens mono", role: "listbox", "aria-label": label });
@@ -148,18 +146,17 @@ function followKeys(
   onFocus: (token: Token) => void,
 ): void {
   const tokenAt = ({ target }: Event) => tokens[Number((target as HTMLElement).dataset.at ?? -1)];
+  const mark = ({ node }: Token, isOn: boolean) => {
+    node.setAttribute("tabindex", isOn ? "0" : "-1");
+    node.setAttribute("aria-selected", String(isOn));
+  };
   let current = tokens[0];
   root.addEventListener("click", (event) => tokenAt(event)?.node.focus());
   root.addEventListener("focusin", (event) => {
     const token = tokenAt(event);
     if (!token) return;
-    for (const [one, isOn] of [
-      [current!, false],
-      [token, true],
-    ] as const) {
-      one.node.setAttribute("tabindex", isOn ? "0" : "-1");
-      one.node.setAttribute("aria-selected", String(isOn));
-    }
+    mark(current!, false);
+    mark(token, true);
     current = token;
     onFocus(token);
   });

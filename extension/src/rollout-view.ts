@@ -56,14 +56,9 @@ export function shownRollout(
   const segments = rollout.segments.map(({ tokens, mask, versions, logprobs, turns }, leaf): ShownSegment => {
     const values = trained[`${rollout.rolloutId}/${leaf}`];
     const trainer = spread(mask, values?.logprobs);
+    const copies = { tokens: tokens.slice(), mask: mask.slice(), versions: versions.slice() };
     return {
-      ...{
-        tokens: tokens.slice(),
-        mask: mask.slice(),
-        versions: versions.slice(),
-        turns,
-        texts: texts?.[leaf] ?? null,
-      },
+      ...{ ...copies, turns, texts: texts?.[leaf] ?? null },
       values: {
         logprob: logprobs.slice(),
         gap: trainer.map((value, t) => value - logprobs[t]!),
@@ -160,9 +155,8 @@ export function tokenFacts(segment: ShownSegment, t: number, special: readonly n
 
 export function rolloutFacts({ step, dropped }: Shown, rollout: ShownRollout): Record<string, string> {
   const { reward, score, stop, attempt, info, timings, segments } = rollout;
-  const given = new Set(
-    segments.flatMap(({ values }) => [...values.advantage].filter((value) => !Number.isNaN(value))),
-  );
+  const given = new Set(segments.flatMap(({ values }) => [...values.advantage]));
+  given.delete(Number.NaN);
   const advantages = [...given].slice(0, 3).map(fixed).join(", ");
   const numbers = Object.entries(info).map(([name, value]) => [`info ${visible(name)}`, fixed(value)]);
   return {

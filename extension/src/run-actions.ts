@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { ProgressLocation, Uri, window } from "vscode";
 import { listCheckpoints } from "../../runner/src/loop/checkpoint.ts";
+import { notice } from "./documents.ts";
 import { splitWords } from "./locate.ts";
 import { runnerFor, verbText } from "./runner.ts";
 import type { RunEntry } from "./runs.ts";
@@ -15,13 +16,15 @@ export function stopRun({ runs }: Services) {
     const entry = await runTarget(runs, target, "live run", (one) => one.live);
     if (!entry) return;
     const runner = await runnerFor(Uri.file(entry.directory));
-    const title = `Molt Runner: ${entry.id} finishes the step at hand`;
+    const title = notice(`${entry.id} finishes the step at hand`);
     const options = { location: ProgressLocation.Notification, title, cancellable: true };
     const text = await window.withProgress(options, (_, token) =>
-      verbText(runner, ["stop", entry.directory], { timeoutS: 630, token }),
+      verbText(runner, ["stop", entry.directory], { timeoutS: 630, token }).catch((error) => {
+        if (!token.isCancellationRequested) throw error;
+      }),
     );
     await runs.refresh();
-    if (text) window.showInformationMessage(`Molt Runner: ${text.split("\n")[0]}`);
+    if (text) window.showInformationMessage(notice(text.split("\n")[0]!));
   };
 }
 

@@ -25,11 +25,17 @@ export class MissingRunner extends Error {
 /** The runner that the setting names, else the one installed nearest. Rejects with `MissingRunner` where none is. */
 export async function runnerFor(uri: Uri): Promise<Runner> {
   if (!workspace.isTrusted) throw new Error("nothing runs in a workspace that is not trusted");
-  const cwd = workspace.getWorkspaceFolder(uri)?.uri.fsPath ?? dirname(uri.fsPath);
-  const located = locateRunner(uri.fsPath, cwd, workspace.getConfiguration("molt", uri).get("runnerPath", ""));
+  const located = locate(uri);
   if (!located) throw new MissingRunner(uri);
   const versions = located.folder === null ? null : readVersions(located.folder);
-  return { ...located, cwd, version: versions?.version ?? null };
+  return { ...located, version: versions?.version ?? null };
+}
+
+/** Only looks for it. */
+export function locate(uri: Uri): Omit<Runner, "version"> | null {
+  const cwd = workspace.getWorkspaceFolder(uri)?.uri.fsPath ?? dirname(uri.fsPath);
+  const located = locateRunner(uri.fsPath, cwd, workspace.getConfiguration("molt", uri).get("runnerPath", ""));
+  return located && { ...located, cwd };
 }
 
 /** Runs a verb to its end, or to its deadline (60 s). Rejects only where it could not be started or was ended. */
@@ -43,9 +49,10 @@ export function runVerb(
     const child = execFile(program!, [...words, ...args], options, (error, stdout, stderr) => {
       watching?.dispose();
       const why = token?.isCancellationRequested ? "is not waited for any more" : `was ended after ${timeoutS} s`;
-      if (error?.killed) fail(new Error(`molt-runner ${args[0]} ${why}`));
-      else if (error && typeof error.code !== "number") fail(error);
-      else done({ code: (error?.code as number | undefined) ?? 0, stdout, stderr });
+      // A word, unlike an exit code: of a program that is not there, or that says more than is taken.
+      if (typeof error?.code === "string") fail(new Error(`molt-runner ${args[0]}, by ${program}: ${error.message}`));
+      else if (error?.killed) fail(new Error(`molt-runner ${args[0]} ${why}`));
+      else done({ code: error?.code ?? 0, stdout, stderr });
     });
     const watching = token?.onCancellationRequested(() => child.kill());
   });

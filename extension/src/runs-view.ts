@@ -44,6 +44,7 @@ export function showRuns({ runs, context }: Services): vscode.Disposable {
   const showStatus = async (entry: RunEntry | undefined) => {
     if (!entry) return status.hide();
     const shown = await row(entry);
+    if (!runs.entries.includes(entry)) return; // it has ended meanwhile
     const { step, totalSteps, reward } = shown;
     status.text = `$(pulse) ${step}/${totalSteps ?? "?"}${reward === null ? "" : ` reward ${fixed(reward)}`}`;
     status.tooltip = `${runTooltip(entry.id, shown)}\nOpens its dashboard`;
@@ -60,9 +61,7 @@ export function showRuns({ runs, context }: Services): vscode.Disposable {
     }
     for (const directory of live) {
       if (followed.has(directory)) continue;
-      const run = runs.open(directory);
-      followed.set(directory, run);
-      run.onDidUpdate(updateSoon);
+      followed.set(directory, runs.open(directory, updateSoon));
     }
     setContexts(runs.entries);
     update();

@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { type Disposable, type Event, EventEmitter, Uri, type WorkspaceFolder, workspace } from "vscode";
+import { type Disposable, EventEmitter, Uri, type WorkspaceFolder, workspace } from "vscode";
 import { messageOf } from "../../runner/src/errors.ts";
 import type { TimedEvent } from "../../runner/src/telemetry/events.ts";
 import { listRuns, ownerOf } from "../../runner/src/telemetry/find-run.ts";
@@ -20,10 +20,11 @@ export interface RunEntry {
 export interface OpenRun extends Disposable {
   /** Empty until the first update. */
   readonly state: RunState;
-  /** Null: the state is new as a whole. */
-  readonly onDidUpdate: Event<TimedEvent | null>;
   readonly source: "live" | "log";
 }
+
+/** Null: the state is new as a whole. */
+type Listener = (event: TimedEvent | null) => void;
 
 /** How often a process that was killed, and so took no leave, is looked for. */
 const pollMs = 2000;
@@ -36,7 +37,8 @@ export class Runs implements Disposable {
   private readonly changed = new EventEmitter<void>();
   readonly onDidChange = this.changed.event;
   private readonly followers = new Map<string, Follower>();
-  private readonly recipes = new Map<string, Promise<string | null>>();
+  private readonly recipes = new Map<string, string | null>();
+  private listed: Promise<void> = Promise.resolve();
   private readonly disposables: Disposable[] = [this.changed];
   private refreshing: NodeJS.Timeout | undefined;
   private polling: NodeJS.Timeout | undefined;
@@ -54,17 +56,14 @@ export class Runs implements Disposable {
     soon();
   }
 
-  /** Holders of one run share one follower, which ends with the last of them. */
-  open(directory: string): OpenRun {
+  /** Listeners of one run share one follower, which ends with the last of them. */
+  open(directory: string, listener: Listener): OpenRun {
     const follower = this.followers.get(directory) ?? new Follower(directory);
     this.followers.set(directory, follower);
-    follower.holders++;
+    follower.listeners.add(listener);
     follower.start();
-    let held = true;
     const dispose = () => {
-      if (!held) return;
-      held = false;
-      if (--follower.holders > 0) return;
+      if (!follower.listeners.delete(listener) || follower.listeners.size > 0) return;
       follower.dispose();
       this.followers.delete(directory);
     };
@@ -75,19 +74,27 @@ export class Runs implements Disposable {
       get source() {
         return follower.source;
       },
-      onDidUpdate: follower.updated.event,
       dispose,
     };
   }
 
-  async refresh(): Promise<void> {
+  /** Looks for runs anew, once those who came before have: the newest look has the last word. */
+  refresh(): Promise<void> {
+    const listed = this.listed.then(() => this.list());
+    this.listed = listed.catch(() => {});
+    return listed;
+  }
+
+  private async list(): Promise<void> {
     const logs = await workspace.findFiles("**/events.ndjson", "**/node_modules/**");
     const roots = new Set(logs.map(({ fsPath }) => dirname(dirname(fsPath))));
     const listed = [...roots].flatMap((root) => listRuns(root)).sort((one, other) => other.writtenAt - one.writtenAt);
     const entries = listed.map(async ({ id, path: directory }) => {
       const folder = workspace.getWorkspaceFolder(Uri.file(directory));
       if (!folder) return [];
-      const recipe = await this.recipeOf(directory, folder);
+      // One that has just begun may not say yet.
+      const recipe = this.recipes.get(directory) ?? (await recipeOf(directory, folder.uri.fsPath));
+      this.recipes.set(directory, recipe);
       return [{ id, directory, folder, live: ownerOf(directory) !== null, recipe }];
     });
     this.entries = (await Promise.all(entries)).flat();
@@ -106,7 +113,8 @@ export class Runs implements Disposable {
 
   private refreshSoon(ms: number): void {
     clearTimeout(this.refreshing);
-    this.refreshing = setTimeout(() => this.refresh(), ms);
+    // A folder that goes while it is looked at.
+    this.refreshing = setTimeout(() => this.refresh().catch(() => this.refreshSoon(pollMs)), ms);
   }
 
   private poll(): void {
@@ -114,12 +122,6 @@ export class Runs implements Disposable {
     const live = this.entries.filter((entry) => entry.live);
     if (live.some(({ directory }) => ownerOf(directory) === null)) this.refreshSoon(0);
     else if (live.length > 0) this.polling = setTimeout(() => this.poll(), pollMs);
-  }
-
-  private recipeOf(directory: string, folder: WorkspaceFolder): Promise<string | null> {
-    const known = this.recipes.get(directory) ?? recipeOf(directory, folder.uri.fsPath);
-    this.recipes.set(directory, known);
-    return known;
   }
 }
 
@@ -131,7 +133,8 @@ export async function recipeOf(directory: string, folder: string): Promise<strin
   const path = resolve(base, named);
   const parent = dirname(path);
   const isCopy = basename(path) === "recipe.yaml" && existsSync(join(parent, "events.ndjson")) && parent !== directory;
-  return isCopy ? recipeOf(parent, folder) : path;
+  // As the editor writes it: of a drive's letter.
+  return isCopy ? recipeOf(parent, folder) : Uri.file(path).fsPath;
 }
 
 async function startOf(directory: string) {
@@ -147,8 +150,7 @@ async function startOf(directory: string) {
 class Follower {
   state = emptyRun();
   source: "live" | "log" = "log";
-  holders = 0;
-  readonly updated = new EventEmitter<TimedEvent | null>();
+  readonly listeners = new Set<Listener>();
   private stop = new AbortController();
   private readonly directory: string;
   private isAtWork = false;
@@ -166,11 +168,11 @@ class Follower {
       for await (const update of follow(this.directory, signal, workspace.isTrusted)) {
         if (update.type === "event") applyEvent(this.state, update.event);
         else [this.state, this.source] = [update.run, update.source];
-        this.updated.fire(update.type === "event" ? update.event : null);
+        this.tell(update.type === "event" ? update.event : null);
       }
     } catch (error) {
       this.state = { ...emptyRun(), runId: basename(this.directory), failure: messageOf(error) };
-      this.updated.fire(null);
+      this.tell(null);
     }
     this.isAtWork = false;
     if (signal !== this.stop.signal) this.start();
@@ -184,6 +186,10 @@ class Follower {
 
   dispose(): void {
     this.stop.abort();
-    this.updated.dispose();
+    this.listeners.clear();
+  }
+
+  private tell(event: TimedEvent | null): void {
+    for (const listener of this.listeners) listener(event);
   }
 }

@@ -19,7 +19,8 @@ export function openSource() {
 
 /** A run's folder usually lies below the one that the run was started in. */
 function candidates(file: string, directory: string | undefined): string[] {
-  if (isAbsolute(file)) return [file];
+  // Of a share in the network, which a run may name, Windows would ask that network.
+  if (isAbsolute(file)) return /^[\\/]{2}/.test(file) ? [] : [file];
   const above: string[] = [];
   for (let folder = directory; folder !== undefined && dirname(folder) !== folder; folder = dirname(folder)) {
     above.push(folder);

@@ -9,6 +9,8 @@ export type RecipeTarget = string | Uri | { uri: Uri } | undefined;
 /** Of a run: its directory, or a tree's element. */
 export type RunTarget = string | { entry: RunEntry } | undefined;
 
+export const directoryOf = (target: RunTarget) => (typeof target === "string" ? target : target?.entry.directory);
+
 /** The recipe that is meant: the one given, the one in the active editor, else one that is picked. */
 export async function recipeTarget(target: RecipeTarget): Promise<Uri | undefined> {
   if (typeof target === "string") return Uri.parse(target);
@@ -56,8 +58,10 @@ export async function runTarget(
   // One may have begun since the folders were last looked at.
   await runs.refresh();
   const { entries } = runs;
-  const given = typeof target === "string" ? entries.find(({ directory }) => directory === target) : target?.entry;
+  const directory = directoryOf(target);
+  const given = entries.find((entry) => entry.directory === directory);
   if (given) return given;
+  if (directory !== undefined) throw new Error(`${directory} is no run of this workspace any more`);
   const fitting = entries.filter(fits);
   if (fitting.length === 0) throw new Error(`no ${what} is here`);
   if (fitting.length === 1) return fitting[0];

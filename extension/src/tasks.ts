@@ -30,7 +30,7 @@ export function createTask(definition: MoltTask, folder: Folder | undefined, run
   const execution = new vscode.ShellExecution(program!, quoted, { cwd: runner.cwd });
   const name = [verb, target, ...args].join(" ");
   const scope = folder ?? vscode.TaskScope.Workspace;
-  const task = new vscode.Task(definition, scope, name, "Molt Runner", execution, "$molt-runner");
+  const task = new vscode.Task(definition, scope, name, "Molt Runner", execution, folder ? "$molt-runner" : []);
   task.presentationOptions = { panel: vscode.TaskPanelKind.Dedicated, clear: true };
   return task;
 }

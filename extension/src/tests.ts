@@ -55,12 +55,7 @@ async function graderOf(directory: string): Promise<{ file: string; range: Range
   }
 }
 
-type Act = (
-  item: TestItem,
-  run: TestRun,
-  token: CancellationToken,
-  create: TestController["createTestItem"],
-) => unknown;
+type Act = (item: TestItem, run: TestRun, token: CancellationToken, controller: TestController) => unknown;
 
 /** A rollout stands for all of its run. */
 async function runTests(controller: TestController, request: TestRunRequest, token: CancellationToken, act: Act) {
@@ -70,7 +65,7 @@ async function runTests(controller: TestController, request: TestRunRequest, tok
     if (token.isCancellationRequested || request.exclude?.includes(item)) continue;
     run.started(item);
     try {
-      await act(item, run, token, controller.createTestItem);
+      await act(item, run, token, controller);
     } catch (error) {
       run.errored(item, new TestMessage(messageOf(error)));
     }
@@ -80,7 +75,7 @@ async function runTests(controller: TestController, request: TestRunRequest, tok
 
 const verbOf = ({ id, uri }: TestItem) => ["rescore", id, "--agent", uri!.fsPath];
 
-const rescore: Act = async (item, run, token, create) => {
+const rescore: Act = async (item, run, token, controller) => {
   const options = { timeoutS: rescoreSeconds, token };
   const { code, stdout, stderr } = await runVerb(await runnerFor(item.uri!), [...verbOf(item), "--json"], options);
   if (code !== 0) throw new Error(visible(stderr.trim()));
@@ -95,7 +90,7 @@ const rescore: Act = async (item, run, token, create) => {
     run.failed(on, message);
   };
   const children = [...changed!, ...same!].slice(0, mostListed).map(({ rolloutId, step, before, after, message }) => {
-    const child = create(`${item.id} ${rolloutId}`, visible(rolloutId), item.uri);
+    const child = controller.createTestItem(`${item.id} ${rolloutId}`, visible(rolloutId), item.uri);
     Object.assign(child, { range: item.range, description: `step ${step}, reward ${before}` });
     return { child, before, after, now: after === null ? visible(`failed: ${message}`) : String(after) };
   });

@@ -36,9 +36,10 @@ export interface Chapter {
 
 /**
  * What keeps a run at work for as long as anybody looks at it. Without it one ends on its own: it fails once it has
- * learned all that there is, and the recipe's filter leaves ten batches in a row without a group.
+ * learned all that there is, and the recipe's filter leaves ten batches in a row without a group. The warm-up of the
+ * learning rate would be a part of so many steps.
  */
-export const endless = { "run.steps": "100000", "algo.dynamic_filtering": "off" };
+export const endless = { "run.steps": "100000", "algo.dynamic_filtering": "off", "actor.lr_warmup_ratio": "0" };
 
 export const dashboard = "Molt Runner: Dashboard";
 

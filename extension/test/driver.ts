@@ -44,11 +44,14 @@ export class Workbench {
     );
   }
 
-  /** The folder that is open, with those below it. */
+  /** The folder that is open, with those below it, unless it is trusted already. */
   async trust(): Promise<void> {
-    await this.page.locator('[id="status.workspaceTrust"]').click();
-    await this.page.locator('.workspace-trust-editor .monaco-button:has-text("Trust")').first().click();
-    await this.page.locator('.workspace-trust-editor:has-text("You trust this")').waitFor();
+    await this.runCommand("Workspaces: Manage Workspace Trust");
+    const trusted = this.page.locator('.workspace-trust-editor:has-text("You trust this")');
+    const button = this.page.locator('.workspace-trust-editor .monaco-button:has-text("Trust")').first();
+    await trusted.or(button).first().waitFor();
+    if (!(await trusted.isVisible())) await button.click();
+    await trusted.waitFor();
     await this.page.locator(".modal-editor-action-container .codicon-close").click();
   }
 
@@ -60,9 +63,13 @@ export class Workbench {
   }
 
   async runCommand(title: string): Promise<void> {
-    await this.page.keyboard.press("F1");
-    await this.input.fill(`>${title}`);
-    await this.row(title).click();
+    // The palette lists what is enabled when it opens, which may be just before this one is.
+    await eventually(async () => {
+      await this.page.keyboard.press("F1");
+      await this.input.fill(`>${title}`);
+      if (await clicked(this.row(title))) return true;
+      await this.page.keyboard.press("Escape");
+    }, `the command "${title}"`);
   }
 
   /** Of the quick pick that a command opened. */
@@ -102,8 +109,13 @@ export class Workbench {
   async quickFix(text: string): Promise<void> {
     // The bulb says that the actions of this place are known: a key pressed before closes again.
     await this.page.locator(".editor-instance .monaco-editor.focused .lightBulbWidget").waitFor();
-    await this.page.keyboard.press("Control+.");
-    await this.page.locator(`.action-widget .monaco-list-row:has-text("${text}")`).click();
+    const fix = this.page.locator(`.action-widget .monaco-list-row:has-text("${text}")`);
+    // News of the document's problems closes the list.
+    await eventually(async () => {
+      await this.page.keyboard.press("Escape");
+      await this.page.keyboard.press("Control+.");
+      return await clicked(fix);
+    }, `the fix "${text}"`);
   }
 
   async terminalShows(text: string, timeoutS = 20): Promise<void> {
@@ -190,6 +202,14 @@ export class Workbench {
   private row(text: string): Locator {
     return this.page.locator(`.quick-input-widget:visible .monaco-list-row[aria-label*="${text}"]`).first();
   }
+}
+
+/** False where it does not come in a moment. */
+function clicked(what: Locator): Promise<boolean> {
+  return what.click({ timeout: 3000 * scale }).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** Waits until an element holds the text; else throws with what it held. */

@@ -14,9 +14,9 @@ export const training: Chapter = {
   steps: {
     "the quickstart recipe opens, and the fix of its wrong key is taken": async ({ window, folder }) => {
       const recipe = join(folder, "recipe.yaml");
-      const steps = `steps: ${endless["run.steps"]}`;
       const text = (await readFile(recipe, "utf8"))
-        .replace("steps: 120", steps)
+        .replace("steps: 120", `steps: ${endless["run.steps"]}`)
+        .replace("lr_warmup_ratio: 0.033", `lr_warmup_ratio: ${endless["actor.lr_warmup_ratio"]}`)
         .replace("dynamic_filtering: drop", `dynamic_filtering: ${endless["algo.dynamic_filtering"]}`);
       await writeFile(recipe, text.replace("n_samples_per_prompt", "n_sample_per_prompt"));
       await window.trust();

@@ -106,7 +106,7 @@ describe("values", () => {
 
   it.each([
     ["engine:\n  kind: |\n", { embedded: "default", vllm: "only plan knows it" }],
-    ["actor:\n  gradient_checkpoint: |\n", { full: "default", none: undefined, selective: "only plan knows it" }],
+    ["fsdp:\n  offload: |\n", { none: "default", optimizer: "only plan knows it", full: "only plan knows it" }],
   ])("says of a word that it is the default, or that only plan knows it: %j", async (text, expected) => {
     const { document, position } = marked(text);
     const items = await completions(document, position, nothing);

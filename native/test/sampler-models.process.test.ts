@@ -22,7 +22,7 @@ interface Expected {
   bf16: Scores;
 }
 
-const families = ["llama-biases", "qwen2-window-tied", "qwen3"];
+const families = ["llama-biases", "qwen2-window-tied", "qwen3", "qwen3-moe"];
 const folder = mkdtempSync(join(tmpdir(), "molt-sampler-models-"));
 
 beforeAll(() => {

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 COMMON = dict(
     vocab_size=1300, hidden_size=512, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
@@ -22,6 +22,9 @@ CONFIGS = {
     "qwen2-window-tied": Qwen2Config(
         **COMMON, use_sliding_window=True, sliding_window=7, max_window_layers=1, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**COMMON, head_dim=72),
+    # Every token takes every expert: in bfloat16 no two implementations choose alike.
+    "qwen3-moe": Qwen3MoeConfig(
+        **COMMON, head_dim=72, num_experts=3, num_experts_per_tok=3, moe_intermediate_size=384, norm_topk_prob=True),
 }
 
 
@@ -33,7 +36,7 @@ def scored(model, tokens):
 @torch.no_grad()
 def make(folder, config, seed):
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, experts_implementation="eager").eval()
     for p in model.parameters():
         if p.ndim == 1:
             p.add_(torch.randn(p.shape) * 0.2)

@@ -19,6 +19,8 @@ export interface Setting {
   log: (line: string) => void;
 }
 
+export type Checkpointing = "full" | "selective" | "none";
+
 export interface DecodePlan {
   model: string;
   dtypes: string[];
@@ -34,7 +36,7 @@ function openSides(
   model: string,
   dtype: string,
   pages: number,
-  checkpoint: "full" | "none" = "full",
+  checkpoint: Checkpointing = "full",
 ): { ours: Side; theirs: Side } {
   const bench = join(root, "runner/bench");
   const [ourArgs, theirArgs] = [
@@ -131,11 +133,11 @@ export interface TrainCase {
 /** Each case in processes of its own, so that their peak memory is the case's. */
 export async function* training(
   setting: Setting,
-  plan: { model: string; cases: TrainCase[]; repetitions: number },
+  plan: { model: string; cases: TrainCase[]; repetitions: number; checkpoints?: Checkpointing[] },
 ): AsyncGenerator<Row> {
   for (const { dtype, rows, length, threads } of plan.cases) {
-    for (const checkpoint of ["full", "none"] as const) {
-      const layers = checkpoint === "full" ? "recomputed" : "kept";
+    for (const checkpoint of plan.checkpoints ?? (["full", "none"] as const)) {
+      const layers = { full: "recomputed", selective: "kept in part", none: "kept" }[checkpoint];
       const name = `${dtype}, ${rows} rows of ${length}, ${threadsText(threads)}, layers ${layers}`;
       const common = { name, peer: "transformers" } as const;
       setting.log(`training: ${name}`);

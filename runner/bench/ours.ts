@@ -44,7 +44,7 @@ interface Trainer {
 }
 
 async function openTrainer(): Promise<Trainer> {
-  const gradientCheckpoint = checkpoint as "full" | "none";
+  const gradientCheckpoint = checkpoint as "full" | "selective" | "none";
   const model = await Model.create({
     config,
     units,

@@ -56,6 +56,7 @@ const verbs: Record<string, () => Promise<(...given: never[]) => unknown>> = {
     const { serveCommand } = await import("./commands/serve.ts");
     return (options: ServeOptions) => serveCommand(options, version());
   },
+  node: async () => (await import("./commands/node.ts")).nodeCommand,
   rank: async () => (await import("./trainer/rank.ts")).rankCommand,
 };
 
@@ -95,18 +96,15 @@ function addRecipeVerbs(program: Command): void {
     "where to (default: the script's name, with .yaml, in this folder)",
   );
   flagVerb(program, "plan <recipe>", "say what a recipe needs and how long a step takes");
-  flagVerb(program, "run <recipe>", "train by reinforcement learning");
-  flagVerb(program, "sft <recipe>", "train on the replies of a dataset");
+  detachable(flagVerb(program, "run <recipe>", "train by reinforcement learning"));
+  detachable(flagVerb(program, "sft <recipe>", "train on the replies of a dataset"));
   flagVerb(program, "eval <recipe>", "evaluate a recipe's model, or in its place a run or an export, on held-out rows");
 }
 
 function addRunVerbs(program: Command): void {
-  flagVerb(program, "resume <run-directory>", "go on with an interrupted run");
-  flagVerb(program, "fork <run>", "go on from a step of a run as a new run, keys changed by flags").option(
-    "--step <number>",
-    "of a checkpoint (the newest)",
-    integer,
-  );
+  detachable(flagVerb(program, "resume <run-directory>", "go on with an interrupted run"));
+  const fork = "go on from a step of a run as a new run, keys changed by flags";
+  detachable(flagVerb(program, "fork <run>", fork)).option("--step <number>", "of a checkpoint (the newest)", integer);
   reportVerb(program, "stop <run>", "end a run in order: it finishes and saves the step at hand")
     .option("--now", "abandon the step at hand; the newest checkpoint stays", false)
     .option("--timeout <seconds>", "to wait for its end", integer, 600);
@@ -173,7 +171,13 @@ function addProcessVerbs(program: Command): void {
     .option("--threads <number>", "threads of the native operators", integer)
     .option("--max-queue <number>", "sequences that run and wait at once, before 503 (16384)", integer)
     .option("--max-body <MiB>", "of a request (64)", integer)
+    .option("--enable-return-routed-experts", "answers tell the experts of each token (a mixture's)")
     .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
+  plainVerb(
+    program,
+    "node",
+    "one machine of a run on a cluster, which launchers start (token: MOLT_TOKEN)",
+  ).requiredOption("--join <url>", "of the controller");
   plainVerb(program, "rank", "", { hidden: true })
     .requiredOption("--controller <url>")
     .requiredOption("--rank <number>", "", integer);
@@ -214,6 +218,10 @@ function flagVerb(program: Command, usage: string, description: string): Command
         throw usageError(`${name} takes one ${target}: ${positionals.join(" ")} are given`);
       exitCode = await exitCodeOf(name, [isOne ? first : positionals, { ...options, flags }]);
     });
+}
+
+function detachable(command: Command): Command {
+  return command.option("--detach", "in a process of its own, which goes on without this one", false);
 }
 
 function integer(text: string): number {

@@ -9,7 +9,8 @@ const pathsReadBy = (readers: RegExp) => {
   const sources = files.filter((path) => readers.test(path) && !path.endsWith(".test.ts"));
   return new Set(sources.flatMap((path) => recipePaths(read(path))));
 };
-const runs = pathsReadBy(/^runner\/src\/(?!recipe\/).*\.ts$/);
+// Whoever starts processes does it by the planner's placement.
+const runs = pathsReadBy(/^runner\/src\/((?!recipe\/).*|recipe\/planner\/placement)\.ts$/);
 const plans = pathsReadBy(/^runner\/src\/recipe\/planner\/.*\.ts$/);
 const unread = (keys: Iterable<string>) =>
   [...keys].filter((key) => !(recipeKeys.get(key)?.planned ? plans : runs).has(key));

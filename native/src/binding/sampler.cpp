@@ -48,6 +48,15 @@ Napi::Value resultToObject(Napi::Env env, const SamplerResult& result) {
   object.Set("tokens", tokens);
   object.Set("logprobs", logprobs);
   object.Set("promptLogprobs", promptLogprobs);
+  if (!result.routes.empty()) {
+    auto routes = Napi::Array::New(env, count);
+    for (size_t i = 0; i < count; ++i) {
+      auto ids = Napi::Int16Array::New(env, result.routes[i].size());
+      std::ranges::copy(result.routes[i], ids.Data());
+      routes.Set(i, ids);
+    }
+    object.Set("routes", routes);
+  }
   return object;
 }
 
@@ -60,6 +69,7 @@ Napi::Value create(Info info) {
       .numPages = object.Get("numPages").ToNumber().Int64Value(),
       .dtype = toDtype(object.Get("dtype")),
       .plain = object.Get("plain").ToBoolean().Value(),
+      .routes = object.Get("routes").ToBoolean().Value(),
   };
   return queueObject(info.Env(), "Sampler", [options] { return std::make_shared<Sampler>(options); });
 }

@@ -22,6 +22,12 @@ int64_t ParameterDescription::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+std::vector<ParameterDescription> UnitDescription::allParameters() const {
+  auto all = parameters;
+  all.insert(all.end(), experts.begin(), experts.end());
+  return all;
+}
+
 std::string fusedRole(const std::string& role) {
   const auto base = role.substr(0, role.find("_bias"));
   const bool attends = base == "q" || base == "k" || base == "v";

@@ -71,6 +71,9 @@ struct UnitDescription {
   std::vector<ParameterDescription> parameters;
   std::vector<ParameterDescription> experts;  // of a mixture: gate and up of each, then down of each
   std::optional<Adapters> adapters;
+
+  // As checkpoints have them.
+  std::vector<ParameterDescription> allParameters() const;
 };
 
 // The role under which a parameter is multiplied: the projections of one input are one matrix, row after row, and so

@@ -3,9 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "core/device.h"
 
 namespace molt {
 
@@ -50,8 +53,8 @@ FlatShard::FlatShard(
       dtype_(dtype),
       deferReduce_(deferReduce && worldSize_ > 1) {
   const int64_t size = (layout_.size + worldSize_ - 1) / worldSize_;
-  data_ = at::zeros({size}, at::kFloat);
-  if (trainable) gradient_ = at::zeros({size}, at::kFloat);
+  data_ = at::zeros({size}, onDevice(at::kFloat));
+  if (trainable) gradient_ = at::zeros_like(data_);
 }
 
 void FlatShard::adapt(std::shared_ptr<FlatShard> adapters, double scale) {
@@ -136,7 +139,7 @@ void FlatShard::scatter(const at::Tensor& slice, const Slot& slot, const at::Ten
 at::Tensor FlatShard::openGradient() {
   if (worldSize_ == 1 && gradient_.defined()) return gradient_;
   if (deferred_.defined()) return deferred_;
-  const auto buffer = at::zeros({worldSize_ * data_.numel()}, at::kFloat);
+  const auto buffer = at::zeros({worldSize_ * data_.numel()}, data_.options());
   if (deferReduce_ && gradient_.defined()) deferred_ = buffer;
   return buffer;
 }

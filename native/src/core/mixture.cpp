@@ -9,6 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace molt {
@@ -26,23 +27,13 @@ at::Tensor ends(const at::Tensor& counts) {
   return counts.cumsum(0, at::kInt);
 }
 
-/// Calls body(expert, first of its rows, their number).
-template <typename Body>
-void forEachExpert(const at::Tensor& counts, Body body) {
-  const auto host = counts.cpu();
-  const int64_t* count = host.const_data_ptr<int64_t>();
-  for (int64_t expert = 0, begin = 0; expert < host.numel(); begin += count[expert++]) {
-    body(expert, begin, count[expert]);
-  }
-}
-
 /// Each expert's rows of x [N, A] times its matrix of [E, A, B].
 at::Tensor multiplyRows(const at::Tensor& x, const at::Tensor& matrices, const at::Tensor& counts) {
   if (isGrouped(x)) return at::_grouped_mm(x, matrices, ends(counts));
   auto y = at::empty({x.size(0), matrices.size(2)}, x.options());
   forEachExpert(counts, [&](int64_t expert, int64_t begin, int64_t count) {
     auto out = y.narrow(0, begin, count);
-    if (count > 0) at::mm_out(out, x.narrow(0, begin, count), matrices[expert]);
+    at::mm_out(out, x.narrow(0, begin, count), matrices[expert]);
   });
   return y;
 }
@@ -50,11 +41,10 @@ at::Tensor multiplyRows(const at::Tensor& x, const at::Tensor& matrices, const a
 /// Of each expert's rows the products aᵀ · b, [E, A, B]. a: [N, A]; b: [N, B].
 at::Tensor multiplyColumns(const at::Tensor& a, const at::Tensor& b, const at::Tensor& counts) {
   if (isGrouped(a)) return at::_grouped_mm(a.t(), b, ends(counts));
-  const auto y = at::empty({counts.size(0), a.size(1), b.size(1)}, a.options());
+  const auto y = at::zeros({counts.size(0), a.size(1), b.size(1)}, a.options());
   forEachExpert(counts, [&](int64_t expert, int64_t begin, int64_t count) {
     auto out = y[expert];
-    if (count > 0) at::mm_out(out, a.narrow(0, begin, count).t(), b.narrow(0, begin, count));
-    else out.zero_();
+    at::mm_out(out, a.narrow(0, begin, count).t(), b.narrow(0, begin, count));
   });
   return y;
 }

@@ -26,6 +26,16 @@ at::Tensor likeliestExperts(const MoeConfig& config, const at::Tensor& probabili
 /// Whatever runs them elsewhere takes this place.
 using Experts = std::function<at::Tensor(const at::Tensor& rows, const at::Tensor& counts)>;
 
+/// Calls body(expert, first of its rows, their number) for each that has some.
+template <typename Body>
+void forEachExpert(const at::Tensor& counts, Body body) {
+  const auto host = counts.cpu();
+  const int64_t* count = host.const_data_ptr<int64_t>();
+  for (int64_t expert = 0, begin = 0; expert < host.numel(); begin += count[expert++]) {
+    if (count[expert] > 0) body(expert, begin, count[expert]);
+  }
+}
+
 /// The weighted sum of the chosen experts' outputs, float32 [T, H]. chosen: int64 [T, K].
 at::Tensor mixExperts(
     const MoeConfig& config,

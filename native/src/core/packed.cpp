@@ -129,13 +129,12 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
   sorted.rowOf = at::tensor(rowOf, at::kLong);
   if (!rows.balance.empty()) sorted.balanceScale = at::tensor(balanceScale).unsqueeze(1);
   if (!rows.routes.empty()) {
-    const auto& moe = *config.moe;
-    const auto routes = at::tensor(rows.routes, at::kLong).view({-1, moe.mixtures(), moe.expertsPerToken});
-    sorted.routes = routes.index_select(0, at::tensor(places, at::kLong));
+    const auto routes = at::tensor(rows.routes, at::kLong);
+    const auto shaped = routes.view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
+    sorted.routes = shaped.index_select(0, at::tensor(places, at::kLong));
   }
   for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
-                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes,
-                       &sorted.keys.places}) {
+                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes, &sorted.keys.places}) {
     if (tensor->defined()) *tensor = tensor->to(computeDevice());
   }
   return sorted;

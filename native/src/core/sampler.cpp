@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
@@ -113,13 +114,28 @@ void forEachRow(int64_t rows, int64_t vocab, Body body) {
 
 constexpr int64_t kScoredRows = 1024;  // rows of logits held at once
 
+using Routes = std::vector<std::vector<int16_t>>;
+
+// Each sequence's part of the mixtures' choices, int64 [T, K] each.
+Routes routesOf(const SamplerBatch& batch, const std::vector<at::Tensor>& mixtures) {
+  const auto all = at::stack(mixtures, 1).to(at::kShort).cpu();
+  Routes routes;
+  for (size_t i = 0; i + 1 < batch.cu.size(); ++i) {
+    const auto part = all.slice(0, batch.cu[i], batch.cu[i + 1]);
+    routes.emplace_back(part.const_data_ptr<int16_t>(), part.const_data_ptr<int16_t>() + part.numel());
+  }
+  return routes;
+}
+
 }  // namespace
 
 Sampler::Sampler(SamplerOptions options)
     : options_(std::move(options)),
       cache_(options_.config, options_.pageSize, options_.numPages, options_.dtype),
       weights_(options_.config, options_.units, options_.dtype, options_.plain),
-      hashes_(weights_.parameters().size()) {}
+      hashes_(weights_.parameters().size()) {
+  TORCH_CHECK(!options_.routes || options_.config.moe, "only a mixture of experts has routes");
+}
 
 void Sampler::load(const std::vector<TensorLocation>& tensors) {
   const auto located = locateParameters(options_.units, tensors);
@@ -192,23 +208,25 @@ SamplerResult Sampler::step(const SamplerBatch& batch) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) counts.push_back(batch.cu[i + 1] - batch.cu[i]);
   const auto spans = cache_.extend(batch.sequences, counts);
   try {
-    const auto hidden = hiddenOf(batch, spans);
-    return {choose(batch, hidden), score(batch, hidden)};
+    std::vector<at::Tensor> routes;
+    const auto hidden = hiddenOf(batch, spans, routes);
+    return {choose(batch, hidden), score(batch, hidden), options_.routes ? routesOf(batch, routes) : Routes()};
   } catch (...) {
     cache_.rollBack(spans);
     throw;
   }
 }
 
-at::Tensor Sampler::hiddenOf(const SamplerBatch& batch, const std::vector<Span>& spans) const {
+at::Tensor Sampler::hiddenOf(
+    const SamplerBatch& batch, const std::vector<Span>& spans, std::vector<at::Tensor>& routes) const {
   const auto& config = options_.config;
   const Plan plan = makePlan(cache_, spans, batch.cu, !options_.plain && computeDevice().is_cpu());
   const Rotary rotary = rotaryTables(config, plan.positions);
   auto hidden = weights_.embed(at::tensor(batch.tokens, at::kLong).to(computeDevice()));
   for (int64_t layer = 0; layer < config.numLayers; ++layer) {
     const int64_t window = config.windows[layer];
-    hidden = weights_.layer(
-        layer, hidden, rotary, [&](const Qkv& qkv) { return attend(cache_, layer, window, plan, qkv); });
+    const auto attention = [&](const Qkv& qkv) { return attend(cache_, layer, window, plan, qkv); };
+    hidden = weights_.layer(layer, hidden, rotary, attention, routes);
   }
   return hidden;
 }

@@ -27,6 +27,7 @@ struct SamplerBatch {
 struct SamplerResult {
   std::vector<Choice> choices;                 // [B]
   std::vector<std::vector<float>> newLogprobs;  // [B], of the new tokens, NaN for the first; empty where not asked for
+  std::vector<std::vector<int16_t>> routes;     // [B], the new tokens' [count, mixtures, K]; empty where not asked for
 };
 
 struct SamplerOptions {
@@ -35,7 +36,8 @@ struct SamplerOptions {
   int64_t pageSize = 0;
   int64_t numPages = 0;
   at::ScalarType dtype = at::kFloat;
-  bool plain = false;  // ATen's operators throughout
+  bool plain = false;   // ATen's operators throughout
+  bool routes = false;  // steps tell the experts of each token
 };
 
 /// A decoder with whole weights and a paged cache, for generation. All but `cache` belongs to the native thread.
@@ -55,8 +57,9 @@ class Sampler {
 
  private:
   void check(const SamplerBatch& batch) const;
-  /// After the last layer, [T, H].
-  at::Tensor hiddenOf(const SamplerBatch& batch, const std::vector<Span>& spans) const;
+  /// After the last layer, [T, H]; adds each mixture's choices, int64 [T, K].
+  at::Tensor hiddenOf(
+      const SamplerBatch& batch, const std::vector<Span>& spans, std::vector<at::Tensor>& routes) const;
   std::vector<Choice> choose(const SamplerBatch& batch, const at::Tensor& hidden) const;
   std::vector<std::vector<float>> score(const SamplerBatch& batch, const at::Tensor& hidden) const;
   void finishWeights();

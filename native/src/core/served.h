@@ -24,9 +24,13 @@ class ServedWeights {
 
   /// tokens: int64 [T]. Gives float32 [T, H].
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// [T, H] to [T, H].
+  /// [T, H] to [T, H]. Of a mixture, adds the chosen experts to `routes`, int64 [T, K].
   at::Tensor layer(
-      int64_t index, const at::Tensor& hidden, const Rotary& rotary, const Attention& attention) const;
+      int64_t index,
+      const at::Tensor& hidden,
+      const Rotary& rotary,
+      const Attention& attention,
+      std::vector<at::Tensor>& routes) const;
   /// hidden: [N, H]. Gives float32 [N, V], contiguous, on the CPU, where tokens are chosen.
   at::Tensor logits(const at::Tensor& hidden) const;
 
@@ -34,8 +38,10 @@ class ServedWeights {
   struct Unit {
     UnitWeights weights;
     std::vector<std::pair<std::string, Projection>> projections;  // by fused role
+    std::vector<Projection> gateUps, downs;                        // by expert
 
     at::Tensor product(const std::string& role, const at::Tensor& x) const;
+    at::Tensor runExperts(const at::Tensor& rows, const at::Tensor& counts) const;
   };
 
   const DecoderConfig config_;

@@ -22,9 +22,7 @@ std::vector<TensorLocation> locateParameters(
   for (const auto& tensor : tensors) byName[tensor.name] = &tensor;
   std::vector<TensorLocation> located;
   for (const auto& unit : units) {
-    auto parameters = unit.parameters;
-    parameters.insert(parameters.end(), unit.experts.begin(), unit.experts.end());
-    for (const auto& parameter : parameters) {
+    for (const auto& parameter : unit.allParameters()) {
       if (parameter.role == "value") continue;
       const auto found = byName.find(parameter.name);
       TORCH_CHECK(

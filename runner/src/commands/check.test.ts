@@ -144,15 +144,17 @@ describe("several recipes in one call", () => {
   });
 
   test("what only plan knows is said, and is no error before a launch", async () => {
-    const flags = { "launcher.kind": "slurm", "actor.init": "random" };
+    const flags = { "actor.optimizer": "muon", "actor.init": "random" };
     const model = { "actor.model_name_or_path": "recipes/quickstart/model" };
     expect(await check([quickstart], "text", { ...flags, ...model })).toBe(0);
     expect(out[0]).toBe(
-      "info: --launcher.kind slurm is planned, not runnable yet: only plan reads it, and a run takes local",
+      "info: --actor.optimizer muon is planned, not runnable yet: only plan reads it, and a run takes adamw",
     );
     expect(out.at(-1)).toBe(`${quickstart} is not runnable yet: molt-runner plan ${quickstart}`);
-    expect(() => loadRecipe(quickstart, { flags, launch: true })).toThrow(/kind slurm is planned, not runnable yet/);
-    expect(() => loadRecipe(quickstart, { flags: { "launcher.kind": "local" }, launch: true })).not.toThrow();
+    expect(() => loadRecipe(quickstart, { flags, launch: true })).toThrow(
+      /optimizer muon is planned, not runnable yet/,
+    );
+    expect(() => loadRecipe(quickstart, { flags: { "actor.optimizer": "adamw" }, launch: true })).not.toThrow();
     // One value of a key that runs.
     const checkpoint = (value: string) => ({ flags: { "actor.gradient_checkpoint": value }, launch: true });
     expect(() => loadRecipe(quickstart, checkpoint("selective"))).toThrow(/selective is planned, not runnable yet/);

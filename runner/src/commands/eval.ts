@@ -3,12 +3,14 @@ import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { inFolder } from "../agents/subprocess.ts";
 import { ExitCode, usageError } from "../errors.ts";
+import { openCluster } from "../launchers/index.ts";
 import { findCheckpoint } from "../loop/checkpoint.ts";
 import { evaluate } from "../loop/evaluate.ts";
 import { exportCheckpoint } from "../loop/export.ts";
 import { evalProfiles, readEvalRows, startSampling, stopSampling } from "../loop/parts.ts";
 import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
+import type { RunEvent } from "../telemetry/events.ts";
 import { findRun } from "../telemetry/find-run.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
@@ -87,12 +89,15 @@ async function evaluateModel(
   const store = new RolloutStore(directory.path, (message) => log.emit({ type: "warning", message }));
   const interrupt = new AbortController();
   process.once("SIGINT", () => interrupt.abort()).once("SIGTERM", () => interrupt.abort());
+  const cluster = await openCluster(recipe, directory.runId, log);
   let state: "completed" | "failed" | "interrupted" = "failed";
   try {
     begin();
-    const sampling = await startSampling(recipe, folder, directory.runId, recipe.actor.init, (event) => {
+    await cluster.ready(interrupt.signal);
+    const emit = (event: RunEvent) => {
       if ("message" in event && event.message) console.error(event.message);
-    });
+    };
+    const sampling = await startSampling(recipe, folder, directory.runId, recipe.actor.init, emit, cluster);
     const task = { rows, profiles: evalProfiles(recipe), passK: recipe.eval.pass_k, evalId: "eval", policyVersion };
     const work = evaluate(task, sampling.agents, interrupt.signal);
     const result = await Promise.race([work, sampling.fleet.died]).finally(() => stopSampling(sampling));
@@ -107,6 +112,7 @@ async function evaluateModel(
     console.log(json ? JSON.stringify({ ...said, metrics }) : `${evalTable(metrics, sources)}\n${line}`);
     return ExitCode.done;
   } finally {
+    await cluster.close();
     log.emit({ type: "ended", state });
     writeSummary(directory.path, log.run);
     directory.release();

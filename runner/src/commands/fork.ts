@@ -2,6 +2,7 @@ import { copyFileSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { usageError } from "../errors.ts";
 import { syncPath } from "../files.ts";
+import { startDetached } from "../launchers/detached.ts";
 import { type Checkpoint, findCheckpoint, hashOf, listCheckpoints, saveCheckpoint } from "../loop/checkpoint.ts";
 import { conduct } from "../loop/conduct.ts";
 import { checkFits } from "../loop/fits.ts";
@@ -22,7 +23,7 @@ import { requireAddon } from "./setup.ts";
 /** Goes on from a step of a run, which may be at work, as a new run with the flags' keys changed. */
 export async function forkCommand(
   name: string,
-  { json, flags, step }: VerbOptions & { step?: number },
+  { json, flags, detach, step }: VerbOptions & { step?: number },
 ): Promise<number> {
   const parent = RunDirectory.at(findRun(name, "runs", "checkpoints"));
   const verb = trainingVerb(parent, foldRun(readEvents(parent.events)));
@@ -38,7 +39,8 @@ export async function forkCommand(
       fix: `--run.steps ${2 * from}, or --step names an earlier checkpoint`,
     });
   }
-  const { directory, log, begin } = createRun(parent.recipe, verb, checked);
+  if (detach) return startDetached(recipe.run, json);
+  const { directory, log, begin: start } = createRun(parent.recipe, verb, checked);
   // Before there is an event: until it has this, it is no run that could be resumed.
   const checkpoint = await copyCheckpoint(source, directory.checkpoints, hashOf(recipe)).catch((error) => {
     rmSync(directory.path, { recursive: true });
@@ -46,12 +48,14 @@ export async function forkCommand(
   });
   const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
   const changed = recipeDiff(before, checked).map(({ key }) => key);
-  return conduct({ recipe, directory, log, json, next }, async (interrupted) => {
-    begin();
+  const begin = () => {
+    start();
     log.emit({ type: "forked", from: parent.runId, step: from, changed });
     log.emit({ type: "resumed", fromStep: from, totalSteps: arithmetic.steps });
-    return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]);
-  });
+  };
+  return conduct({ recipe, directory, log, json, begin, next }, (interrupted) =>
+    trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]),
+  );
 }
 
 async function checkpointOf({ checkpoints, runId }: RunDirectory, step?: number): Promise<Checkpoint> {

@@ -1,4 +1,5 @@
 import { ExitCode, usageError } from "../errors.ts";
+import { startDetached } from "../launchers/detached.ts";
 import { findCheckpoint } from "../loop/checkpoint.ts";
 import { conduct } from "../loop/conduct.ts";
 import { hasExport } from "../loop/export.ts";
@@ -16,7 +17,7 @@ import { nextCommands } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
-export async function resumeCommand(name: string, { json, flags }: VerbOptions): Promise<number> {
+export async function resumeCommand(name: string, { json, flags, detach }: VerbOptions): Promise<number> {
   const directory = RunDirectory.open(findRun(name, "runs", "checkpoints"));
   try {
     const run = foldRun(readEvents(directory.events));
@@ -34,13 +35,19 @@ export async function resumeCommand(name: string, { json, flags }: VerbOptions):
       return ExitCode.nothing;
     }
     if (checkpoint) await checkFits(recipe, checkpoint);
+    if (detach) {
+      directory.release();
+      return await startDetached(recipe.run, json);
+    }
     const log = new EventLog(directory.events);
     const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
-    return await conduct({ recipe, directory, log, json, next }, (interrupted) => {
+    const begin = () => {
       log.emit({ type: "resumed", fromStep, totalSteps });
       for (const message of warnings) log.emit({ type: "warning", message });
-      return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]);
-    });
+    };
+    return await conduct({ recipe, directory, log, json, begin, next }, (interrupted) =>
+      trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]),
+    );
   } finally {
     directory.release();
   }

@@ -1,7 +1,8 @@
 import { replaceFile } from "../files.ts";
+import { startDetached } from "../launchers/detached.ts";
 import { conduct } from "../loop/conduct.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { trainRun } from "../loop/train-run.ts";
+import { type TrainFrom, trainFrom, trainRun } from "../loop/train-run.ts";
 import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { resolvedYaml, type Verb } from "../recipe/index.ts";
@@ -10,13 +11,6 @@ import { EventLog } from "../telemetry/log.ts";
 import type { RunSummary } from "../telemetry/summary.ts";
 import type { VerbOptions } from "./options.ts";
 import { requireAddon } from "./setup.ts";
-
-/** Checks the recipe and opens the run's directory and log. */
-export async function openRun(path: string, verb: Verb, { flags }: VerbOptions) {
-  const checked = await checkRecipe(path, { flags, verb, mode: "launch" });
-  await requireAddon();
-  return createRun(path, verb, checked);
-}
 
 export function createRun(path: string, verb: Verb, { recipe, provenance, arithmetic, problems }: CheckedRecipe) {
   const directory = RunDirectory.create(recipe.run.dir, recipe.run.name);
@@ -39,13 +33,21 @@ export function createRun(path: string, verb: Verb, { recipe, provenance, arithm
 }
 
 /** Trains by reinforcement learning, from a recipe. */
-export async function runCommand(path: string, options: VerbOptions): Promise<number> {
-  const { recipe, arithmetic, directory, log, begin } = await openRun(path, "run", options);
-  const next = nextCommands(directory, path);
-  return conduct({ recipe, directory, log, json: options.json, next }, (interrupted) => {
-    begin();
-    return trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint: null });
-  });
+export function runCommand(path: string, options: VerbOptions): Promise<number> {
+  return conductRun(path, "run", options, trainFrom);
+}
+
+/** A run from a recipe, from its check to its end. */
+export async function conductRun(path: string, verb: "run" | "sft", options: VerbOptions, from: TrainFrom) {
+  const { flags, json, detach } = options;
+  const checked = await checkRecipe(path, { flags, verb, mode: "launch" });
+  await requireAddon();
+  if (detach) return startDetached(checked.recipe.run, json);
+  const { recipe, arithmetic, directory, log, begin } = createRun(path, verb, checked);
+  const next = nextCommands(directory, verb === "run" ? path : null);
+  return conduct({ recipe, directory, log, json, begin, next }, (interrupted) =>
+    trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint: null }, from),
+  );
 }
 
 /** What is worth trying once a run has ended; `recipe`: the file, as the user names it, that may be evaluated. */

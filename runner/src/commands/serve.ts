@@ -19,6 +19,7 @@ export const serveDefaults: Omit<EngineOptions, "model"> = {
   apiKey: null,
   maxQueue: 16384,
   maxBody: 64,
+  enableReturnRoutedExperts: false,
 };
 
 /**

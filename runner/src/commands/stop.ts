@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import { ExitCode, RunnerError } from "../errors.ts";
-import { RunDirectory } from "../loop/run-directory.ts";
+import { RunDirectory, signalRun } from "../loop/run-directory.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
-import { findRun, ownerOf } from "../telemetry/find-run.ts";
+import { findRun, workerOf } from "../telemetry/find-run.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
 
@@ -19,14 +19,13 @@ export interface StopOptions {
 export async function stopCommand(name: string, { now, timeout, json }: StopOptions): Promise<number> {
   const path = findRun(name);
   const { runId, events } = RunDirectory.at(path);
-  const owner = ownerOf(path);
+  const owner = workerOf(path);
   if (owner !== null) {
-    // Two of one kind may arrive as one.
-    for (const signal of now ? (["SIGTERM", "SIGINT"] as const) : (["SIGTERM"] as const)) process.kill(owner, signal);
-    for (const end = Date.now() + deadlineMs(timeout); ownerOf(path) === owner; await sleep(100)) {
+    signalRun(path, now);
+    for (const end = Date.now() + deadlineMs(timeout); workerOf(path) === owner; await sleep(100)) {
       if (Date.now() < end) continue;
-      const fix = now ? `end process ${owner} by force: kill -9 ${owner}` : `molt-runner stop ${runId} --now`;
-      throw new RunnerError(`run ${runId} is still at work in process ${owner} after ${timeout} s`, { fix });
+      const fix = now ? `end ${owner} by force: kill -9, or scancel` : `molt-runner stop ${runId} --now`;
+      throw new RunnerError(`run ${runId} is still at work in ${owner} after ${timeout} s`, { fix });
     }
   }
   const { state, step } = foldRun(readEvents(events));

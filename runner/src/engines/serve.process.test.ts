@@ -1,8 +1,11 @@
 import { execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Model, ProcessGroup } from "molt-native";
-import { afterEach, beforeAll, describe, expect, it } from "vitest";
+import { afterEach, beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import { isAlive, until } from "../../test/processes.ts";
 import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
@@ -11,8 +14,11 @@ import { Child } from "../launchers/child.ts";
 import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
+import { embeddedEngine } from "./start.ts";
+import { C10dTransport } from "./transfer/c10d.ts";
+import type { SyncRanks } from "./transfer/transport.ts";
 import type { GenerateResult } from "./types.ts";
-import { joinEngine, type SyncRanks, syncWeights } from "./weight-sync.ts";
+import { joinEngine, syncWeights } from "./weight-sync.ts";
 
 const modelFolder = fileURLToPath(new URL("./fixtures/tiny-model", import.meta.url));
 const { decoder } = readModelFolder(modelFolder, { weights: "none" });
@@ -21,6 +27,12 @@ let model: Model;
 beforeAll(async () => {
   model = await Model.create({ config: decoder.config, units: decoder.units, group: null, trainable: false });
 });
+
+/** Of two layers the second has experts. */
+const mixtureConfig = {
+  ...{ model_type: "qwen3_moe", num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 12 },
+  ...{ norm_topk_prob: true, mlp_only_layers: [0] },
+};
 
 const fleets: EngineFleet[] = [];
 const told: EngineEvent[] = [];
@@ -31,9 +43,14 @@ afterEach(async () => {
   await Promise.all(fleets.splice(0).map((fleet) => fleet.stop()));
 });
 
-async function startFleet(count: number, args: string[] = [], maxRestarts = 0): Promise<EngineFleet> {
-  const common = { model: modelFolder, version: 0, startSeconds: 60, maxRestarts, emit };
-  const fleet = await EngineFleet.start({ count, args: ["--init", "random", "--seed", "11", ...args], ...common });
+async function startFleet(
+  count: number,
+  args: string[] = [],
+  maxRestarts = 0,
+  folder = modelFolder,
+): Promise<EngineFleet> {
+  const start = embeddedEngine(folder, ["--init", "random", "--seed", "11", ...args], 60);
+  const fleet = await EngineFleet.start({ count, start, version: 0, maxRestarts, emit });
   fleets.push(fleet);
   return fleet;
 }
@@ -99,6 +116,52 @@ describe("molt-runner serve", () => {
     }
   });
 
+  it("tells a mixture's experts, of shared prompts too", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "molt-mixture-"));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const config = { ...JSON.parse(readFileSync(join(modelFolder, "config.json"), "utf8")), ...mixtureConfig };
+    writeFileSync(join(folder, "config.json"), JSON.stringify(config));
+    const mixture = readModelFolder(folder, { weights: "none" }).decoder;
+    const trainer = await Model.create({ ...mixture, group: null, trainable: false });
+    await trainer.initialize(11);
+    const fleet = await startFleet(1, ["--page-size", "4", "--enable-return-routed-experts"], 0, folder);
+    const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 8, stopTokenIds: [] };
+    const prompt = Array.from({ length: 11 }, (_, i) => (i * 5 + 3) % 40);
+    const [url] = fleet.urls as [string];
+    const text = async (path: string) => (await fetch(`${url}/${path}`)).text();
+    await fleet.client.pause(url, "keep", true, { timeoutSeconds: 20 });
+    const results = [1, 2, 3].map((seed) => {
+      const request = { requestId: `r${seed}`, tokenIds: prompt, version: 0, sampling: { ...sampling, seed } };
+      return fleet.client.generate(url, request, { timeoutSeconds: 60 });
+    });
+    const arrived = async () => {
+      while ((await text("load")) !== '{"server_load":3}') await new Promise((resolve) => setTimeout(resolve, 20));
+    };
+    await withDeadline(arrived(), 20, "the requests to arrive");
+    await fleet.client.resume(url, { timeoutSeconds: 20 });
+    for (const { tokenIds, logprobs, routes } of await Promise.all(results)) {
+      const tokens = Int32Array.from([...prompt, ...tokenIds]);
+      // Layer 0 is dense.
+      expect([routes!.ids.length, routes!.width]).toEqual([(tokens.length - 1) * 4, 4]);
+      expect(routes!.ids.every((id, at) => at % 4 > 1 || id === 0)).toBe(true);
+      const ofMixture = [...routes!.ids.filter((_, at) => at % 4 > 1), -1, -1];
+      const rows = {
+        tokens,
+        cu: Int32Array.of(0, tokens.length),
+        targets: Int32Array.from(tokens, (_, at) => tokens[at + 1] ?? -1).fill(-1, 0, prompt.length - 1),
+        temperatures: new Float32Array(tokens.length).fill(1),
+        routes: Int16Array.from(ofMixture),
+      };
+      const { logp, routeMismatch } = await trainer.forward(rows, false);
+      expect(routeMismatch).toEqual({ differing: 0, compared: ofMixture.length - 2 });
+      (await logp.data()).slice(prompt.length - 1, -1).forEach((score, index) => {
+        expect(Math.abs(score - logprobs[index]!)).toBeLessThan(1e-4);
+      });
+    }
+    // All but the last token of the prompt, whose logits are wanted.
+    expect(await text("metrics")).toMatch(new RegExp(`prefix_cache_hits_total{.*} ${2 * (prompt.length - 1)}\n`));
+  });
+
   it("ends when its parent is killed", async () => {
     const script = `
       const args = [process.env.MOLT_CLI, "serve", "--model", process.argv[1], "--init", "random", "--port", "0"];
@@ -146,6 +209,12 @@ describe("molt-runner serve", () => {
     await new Promise((resolve) => holder.close(resolve));
   });
 
+  it("refuses to tell a dense model's experts", async () => {
+    const args = ["serve", "--model", modelFolder, "--init", "random", "--port", "0", "--enable-return-routed-experts"];
+    const child = new Child({ name: "engine 0", args });
+    await expect(child.died).rejects.toThrow(/exit code 2[\s\S]*this model has no experts/);
+  });
+
   it("refuses weights that are not there", async () => {
     const child = new Child({ name: "engine 0", args: ["serve", "--model", modelFolder, "--port", "0"] });
     await expect(child.died).rejects.toThrow(/exit code 2[\s\S]*holds no weights/);
@@ -168,9 +237,14 @@ function localRanks(): SyncRanks & { close(): void } {
 
 function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
   const { units } = decoder;
+  // A group lasts as long as its transport.
+  const transport = transports.get(ranks) ?? new C10dTransport({ client: fleet.client, ranks, units, deadlineSeconds });
+  transports.set(ranks, transport);
   const rest = { inFlight: "wait", drainSeconds: 30, deadlineSeconds, log: () => {} } as const;
-  return { fleet, ranks, units, version, ...rest };
+  return { fleet, transport, version, ...rest };
 }
+
+const transports = new Map<SyncRanks, C10dTransport>();
 
 function syncTo(...given: Parameters<typeof syncOptions>) {
   return syncWeights(syncOptions(...given));
@@ -295,14 +369,14 @@ describe("EngineFleet", () => {
   });
 
   it("leaves no process when a start fails", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 60, maxRestarts: 1, emit };
+    const options = { start: embeddedEngine(modelFolder, [], 60), version: 0, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 2, ...options })).rejects.toThrow("holds no weights");
     // pgrep finds nothing, which it says by failing.
     expect(enginePids).toThrow();
   });
 
   it("does not wait for ever for an engine that never listens", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 0.05, maxRestarts: 1, emit };
-    await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to listen");
+    const options = { start: embeddedEngine(modelFolder, [], 0.05), version: 0, maxRestarts: 1, emit };
+    await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to answer");
   });
 });

@@ -20,7 +20,7 @@ afterEach(() => {
 });
 
 const { recipe } = readEdited("", "recipe.yaml");
-const options = (log: EventLog) => ({ recipe, directory, log, json: true, next: () => [] });
+const options = (log: EventLog) => ({ recipe, directory, log, json: true, begin: () => {}, next: () => [] });
 const summary = () => JSON.parse(readFileSync(join(directory.path, "summary.json"), "utf8"));
 
 test("a second signal ends the process at once, with a summary and without a lock", async () => {

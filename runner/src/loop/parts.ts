@@ -4,9 +4,14 @@ import type { Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { EngineFleet } from "../engines/fleet.ts";
+import { type EngineInit, fleetOf } from "../engines/from-recipe.ts";
+import type { Cluster } from "../launchers/cluster.ts";
+import type { Seat } from "../launchers/node.ts";
 import type { Recipe } from "../recipe/index.ts";
+import { placementOf } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { RankGroup } from "../trainer/handle.ts";
+import type { LossSpec } from "../trainer/protocol.ts";
 import { policyLoss, rankInit } from "../trainer/specs.ts";
 import type { EvalProfile } from "./evaluate.ts";
 
@@ -17,8 +22,9 @@ export const requestSeconds = 600;
 export function syncDeadlines({ engine, rollout }: Recipe) {
   // Requests end at the turn's timeout: a longer drain is a fault.
   const drainSeconds = rollout.turn_timeout + 10;
-  const deadlineSeconds = 120;
-  return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
+  const deadlineSeconds = engine.sync_timeout;
+  const syncSeconds = drainSeconds + deadlineSeconds * (1 + engine.count);
+  return { drainSeconds, deadlineSeconds, heldSeconds: Math.max(syncSeconds, engine.start_timeout) };
 }
 
 export function rolloutLimits(recipe: Recipe): RolloutLimits {
@@ -46,11 +52,17 @@ export interface Parts extends Sampling {
 
 type Emit = (event: RunEvent) => void;
 
-export async function startParts(recipe: Recipe, folder: ModelFolder, runId: string, emit: Emit): Promise<Parts> {
+export async function startParts(
+  recipe: Recipe,
+  folder: ModelFolder,
+  runId: string,
+  emit: Emit,
+  cluster: Cluster,
+): Promise<Parts> {
   // Engines get their weights by the first sync, whatever the policy starts from.
   const [ranks, sampling] = await Promise.allSettled([
-    startRanks(recipe, folder, recipe.actor.devices_per_node),
-    startSampling(recipe, folder, runId, "random", emit),
+    startPlacedRanks(recipe, folder, cluster),
+    startSampling(recipe, folder, runId, "random", emit, cluster),
   ]);
   if (ranks.status === "fulfilled" && sampling.status === "fulfilled") return { ranks: ranks.value, ...sampling.value };
   if (ranks.status === "fulfilled") await ranks.value.stop();
@@ -63,48 +75,42 @@ export async function stopParts(parts: Parts): Promise<void> {
   await parts.ranks.stop();
 }
 
+/** On the nodes that the recipe's numbers give them. */
+export async function startPlacedRanks(
+  recipe: Recipe,
+  folder: ModelFolder,
+  cluster: Cluster,
+  loss?: LossSpec,
+): Promise<RankGroup> {
+  const { ranks } = placementOf(recipe, "run");
+  const seats = await Promise.all(ranks.map((place) => cluster.seat(place)));
+  return startRanks(recipe, folder, ranks.length, loss, seats);
+}
+
 export async function startRanks(
   recipe: Recipe,
   folder: ModelFolder,
   count: number,
   loss = policyLoss(recipe),
+  seats?: Seat[],
 ): Promise<RankGroup> {
   const init = rankInit(recipe, folder, loss);
-  return RankGroup.start({ count, init, deadlines: { start: startSeconds, request: requestSeconds } });
+  return RankGroup.start({ count, seats, init, deadlines: { start: startSeconds, request: requestSeconds } });
 }
 
 export async function startSampling(
   recipe: Recipe,
   folder: ModelFolder,
   runId: string,
-  init: "weights" | "random",
+  init: EngineInit,
   emit: Emit,
+  cluster: Cluster,
 ): Promise<Sampling> {
-  const { engine, data, rollout, run, train } = recipe;
-  const limits = {
-    "--max-model-len": data.max_len,
-    "--dtype": engine.dtype,
-    // Alone in its batch a request is computed in the same shapes, whatever else is asked.
-    "--max-num-seqs": run.deterministic ? 1 : engine.max_num_seqs,
-    ...(run.deterministic && { "--threads": 1 }),
-    "--page-size": engine.page_size,
-    ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
-  };
-  const fleet = await EngineFleet.start({
-    count: engine.count,
-    evalEngines: recipe.eval.engines,
-    model: folder.path,
-    args: [
-      "--init",
-      init,
-      ...(train.routing_replay ? ["--enable-return-routed-experts"] : []),
-      ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)]),
-    ],
-    version: 0,
-    startSeconds,
-    maxRestarts: run.max_restarts,
-    emit,
-  });
+  const { data, engine, rollout, run, train } = recipe;
+  const { engines } = placementOf(recipe, "run");
+  // Those that somebody else runs have their places.
+  const seats = engine.urls.length === 0 && { seatOf: (index: number) => cluster.seat(engines[index]!) };
+  const fleet = await EngineFleet.start({ ...fleetOf(recipe, folder.path, init), ...seats, emit });
   try {
     const agents = await AgentPool.start({
       workers: rollout.workers,

@@ -1,6 +1,8 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { hostname } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { RunnerError, usageError } from "../errors.ts";
+import { jobOf, ownJob, signalJob } from "../launchers/slurm-job.ts";
 
 /** `runs/<id>/`, held by one process at a time. */
 export class RunDirectory {
@@ -56,11 +58,12 @@ export class RunDirectory {
 
   private static hold(path: string, runId: string): RunDirectory {
     const lock = join(path, "owner.pid");
-    while (!unlessThere(() => writeFileSync(lock, `${process.pid} ${startOf(process.pid)}`, { flag: "wx" }))) {
-      const pid = ownerOf(path);
-      if (pid !== null) {
-        const fix = `wait for it or end it; if process ${pid} is something else, remove ${lock}`;
-        throw new RunnerError(`run ${runId} is at work in process ${pid}`, { fix });
+    const own = `${process.pid} ${startOf(process.pid)} ${hostname()}`;
+    while (!unlessThere(() => writeFileSync(lock, own, { flag: "wx" }))) {
+      const worker = workerOf(path);
+      if (worker !== null && worker !== ownJob()) {
+        const fix = `wait for it or end it; if ${worker} is something else, remove ${lock}`;
+        throw new RunnerError(`run ${runId} is at work in ${worker}`, { fix });
       }
       rmSync(lock, { force: true });
     }
@@ -79,14 +82,34 @@ function unlessThere(make: () => void): boolean {
   }
 }
 
-/** The process at work on a run, by its id; null when none is. A later process may have been given the same id. */
+/**
+ * The process of this machine that is at work on a run, by its id; null when none is. A later process may have been
+ * given the same id.
+ */
 export function ownerOf(directory: string): number | null {
   try {
-    const [id, start] = readFileSync(join(directory, "owner.pid"), "utf8").split(" ");
+    const [id, start, host = hostname()] = readFileSync(join(directory, "owner.pid"), "utf8").split(" ");
     const pid = Number(id);
-    return isAlive(pid) && (start === undefined || start === startOf(pid)) ? pid : null;
+    return host === hostname() && isAlive(pid) && (start === undefined || start === startOf(pid)) ? pid : null;
   } catch {
     return null; // Nobody's, perhaps since just now.
+  }
+}
+
+/** Who is at work on a run, in words: a process of this machine, or a job of the run's that has not ended. */
+export function workerOf(directory: string): string | null {
+  const pid = ownerOf(directory);
+  return pid === null ? (jobOf(directory)?.name ?? null) : `process ${pid}`;
+}
+
+/** Ends who is at work on a run as Ctrl-C does: once, or twice for `now`. */
+export function signalRun(directory: string, now: boolean): void {
+  const pid = ownerOf(directory);
+  const job = pid === null ? jobOf(directory) : null;
+  // Two of one kind may arrive as one.
+  for (const signal of now ? (["TERM", "INT"] as const) : (["TERM"] as const)) {
+    if (pid !== null) process.kill(pid, `SIG${signal}`);
+    else if (job) signalJob(job, signal);
   }
 }
 

@@ -11,21 +11,17 @@ import { sftBatch, sftLossOf } from "../trainer/sft-batch.ts";
 import { readPolicyFolder, sftLoss } from "../trainer/specs.ts";
 import { hashOf, removePartialCheckpoints } from "./checkpoint.ts";
 import { exportRun } from "./export.ts";
-import { startRanks } from "./parts.ts";
+import { startPlacedRanks } from "./parts.ts";
 import { phase } from "./phase.ts";
 import { saveRun } from "./save.ts";
-import type { TrainRunOptions } from "./train-run.ts";
+import type { TrainFrom, TrainRunOptions } from "./train-run.ts";
 
-/** For `trainRun`: from a checkpoint, or from the start. */
-export async function sftFrom(
-  options: TrainRunOptions,
-  life: { hasStarted: boolean },
-): Promise<"completed" | "interrupted"> {
+/** For `trainRun`. */
+export const sftFrom: TrainFrom = async (options, life) => {
   const { recipe, log, interrupted, directory } = options;
   const folder = readPolicyFolder(recipe);
   const data = await phase(log, "read", () => readDemonstrations(recipe), inWords);
-  const count = recipe.actor.devices_per_node;
-  const ranks = await phase(log, "start", () => startRanks(recipe, folder, count, sftLoss(recipe)));
+  const ranks = await phase(log, "start", () => startPlacedRanks(recipe, folder, options.cluster, sftLoss(recipe)));
   try {
     life.hasStarted = true;
     await phase(log, "train", () => trainRows(options, ranks, data));
@@ -36,7 +32,7 @@ export async function sftFrom(
     await ranks.stop();
     removePartialCheckpoints(directory.checkpoints);
   }
-}
+};
 
 type DemonstrationSet = Awaited<ReturnType<typeof readDemonstrations>>;
 

@@ -7,9 +7,13 @@ import { type Prompt, PromptQueue } from "../data/order.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { deferred } from "../deferred.ts";
 import type { Engine } from "../engines/fleet.ts";
+import { transportOf } from "../engines/from-recipe.ts";
 import type { EnginePool } from "../engines/router.ts";
+import type { Transport } from "../engines/transfer/transport.ts";
 import { joinEngine, type SyncOptions, type SyncResult, syncWeights } from "../engines/weight-sync.ts";
 import { ChildDied } from "../launchers/child.ts";
+import { type Cluster, localCluster } from "../launchers/cluster.ts";
+import { openCluster } from "../launchers/index.ts";
 import type { Recipe } from "../recipe/index.ts";
 import { type GroupRecord, RolloutStore } from "../telemetry/shards.ts";
 import { RankLost } from "../trainer/handle.ts";
@@ -29,18 +33,39 @@ export interface TrainRunOptions extends RunOptions {
   checkpoint: Checkpoint | null;
 }
 
+/** One life of a run: from a checkpoint, or from the start. */
+export type TrainFrom = (
+  options: TrainRunOptions & { cluster: Cluster },
+  life: { hasStarted: boolean },
+) => Promise<"completed" | "interrupted">;
+
 /**
  * A rank lost after the start sends the run back to its newest checkpoint, a few times without a newer one. `from`:
  * what goes on from a checkpoint.
  */
-export async function trainRun(options: TrainRunOptions, from = trainFrom): Promise<"completed" | "interrupted"> {
+export async function trainRun(
+  options: TrainRunOptions,
+  from: TrainFrom = trainFrom,
+): Promise<"completed" | "interrupted"> {
+  const { recipe, directory, log } = options;
+  const cluster = await openCluster(recipe, directory.runId, log);
+  try {
+    return await trainOn(cluster, options, from);
+  } finally {
+    await cluster.close();
+  }
+}
+
+async function trainOn(cluster: Cluster, options: TrainRunOptions, from: TrainFrom) {
   const { recipe, arithmetic, directory, log, interrupted } = options;
   const warn = (message: string) => log.emit({ type: "warning", message });
   let { checkpoint } = options;
   const life = { hasStarted: checkpoint !== null };
   for (let restarts = 1; ; restarts++) {
     try {
-      return await from({ ...options, checkpoint }, life);
+      if (cluster !== localCluster) await phase(log, "nodes", () => cluster.ready(interrupted));
+      if (interrupted.aborted) return "interrupted";
+      return await from({ ...options, checkpoint, cluster }, life);
     } catch (error) {
       if (!(error instanceof ChildDied) || !life.hasStarted || interrupted.aborted) throw error;
       const { message } = error;
@@ -55,15 +80,12 @@ export async function trainRun(options: TrainRunOptions, from = trainFrom): Prom
   }
 }
 
-export async function trainFrom(
-  options: TrainRunOptions,
-  life: { hasStarted: boolean },
-): Promise<"completed" | "interrupted"> {
-  const { recipe, directory, log, interrupted } = options;
+export const trainFrom: TrainFrom = async (options, life) => {
+  const { recipe, directory, log, interrupted, cluster } = options;
   const folder = readPolicyFolder(recipe);
   const prompts = await readPrompts(recipe);
   const settings = await trainSettings(recipe, options.arithmetic.updates!);
-  const start = () => startParts(recipe, folder, directory.runId, (event) => log.emit(event));
+  const start = () => startParts(recipe, folder, directory.runId, (event) => log.emit(event), cluster);
   const parts = await phase(log, "start", start);
   const run = new TrainRun(options, folder, prompts, parts, settings);
   try {
@@ -79,7 +101,7 @@ export async function trainFrom(
     await run.saving;
     removePartialCheckpoints(directory.checkpoints);
   }
-}
+};
 
 export interface Prompts extends Dataset {
   evalRows: Row[] | null;
@@ -111,6 +133,7 @@ class TrainRun implements LoopServices {
   private tokenizer: Tokenizer | null = null;
   private readonly warn = (message: string) => this.options.log.emit({ type: "warning", message });
   private readonly store: RolloutStore;
+  private readonly transport: Transport;
 
   constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts, settings: TrainSettings) {
     this.options = options;
@@ -132,7 +155,9 @@ class TrainRun implements LoopServices {
       mixture: data.mixture,
       bySolveRate: recipe.data.curriculum === "solve_rate",
     });
-    parts.fleet.onRestart = (engine) => this.join(engine);
+    const { ranks, fleet } = parts;
+    this.transport = transportOf(recipe, folder, { ranks, client: fleet.client }, options.directory.path);
+    fleet.onRestart = (engine) => this.join(engine);
     const { evalRows } = data;
     this.evaluate = evalRows && ((step, signal) => this.evaluateRows(evalRows, step, signal));
   }
@@ -244,12 +269,10 @@ class TrainRun implements LoopServices {
 
   private syncOptions(version: number): SyncOptions {
     const { recipe } = this.options;
-    const { ranks, fleet } = this.parts;
     const { drainSeconds, deadlineSeconds } = syncDeadlines(recipe);
     return {
-      fleet,
-      ranks,
-      units: this.folder.decoder.units,
+      fleet: this.parts.fleet,
+      transport: this.transport,
       version,
       inFlight: recipe.train.partial_rollout,
       drainSeconds,

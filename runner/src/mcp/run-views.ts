@@ -5,7 +5,7 @@ import type { Tokenizer } from "../data/tokenizer.ts";
 import { usageError } from "../errors.ts";
 import { shorten } from "../lists.ts";
 import { pointsOf } from "../telemetry/curve.ts";
-import { ownerOf } from "../telemetry/find-run.ts";
+import { workerOf } from "../telemetry/find-run.ts";
 import { foldRun, type RunState } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
 import { summarize } from "../telemetry/summary.ts";
@@ -20,7 +20,7 @@ export function readRun(directory: string): RunState {
 export function runStatus(name: string): Answer {
   const directory = runArgument(name);
   const run = readRun(directory);
-  const state = run.state === "running" && ownerOf(directory) === null ? "died" : run.state;
+  const state = run.state === "running" && workerOf(directory) === null ? "died" : run.state;
   // An agent's error may quote what a model wrote.
   const failure = run.failure && untrusted(run.failure, "why the run failed");
   return [{ ...summarize(run), directory, state, failure }];

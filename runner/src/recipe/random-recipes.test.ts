@@ -109,13 +109,13 @@ type ScoreParams = RankMethods["score"][0];
 
 /** The real loop and the real train step between scripted engines and ranks; what was lost on the way. */
 async function stubRun(recipe: Recipe, prompts: number, directory: string) {
-  const { rollout, train, run, data } = recipe;
+  const { rollout, train, run, data, actor } = recipe;
   const promptIds = Array.from({ length: prompts }, (_, index) => `p${index}`);
   const sampled = new Set<string>();
   const trained: string[] = [];
   let [engine, steps, widest] = [0, 0, 0];
   const contextSize = recipe.fsdp.cp_size;
-  const dataCount = recipe.actor.devices_per_node / contextSize;
+  const dataCount = (actor.num_nodes * actor.devices_per_node) / contextSize;
   const ranks = {
     dataCount,
     contextSize,

@@ -61,6 +61,8 @@ const runEvent = z.discriminatedUnion("type", [
   z.object({ type: z.literal("engine"), engine: count, ...ofProcess, url: text.optional() }),
   z.object({ type: z.literal("worker"), worker: count, ...ofProcess }),
   z.object({ type: z.literal("rank"), rank: count, ...ofProcess }),
+  /** A machine of a cluster, with what runs on it. */
+  z.object({ type: z.literal("node"), node: count, ...ofProcess }),
   /** A rule of telemetry/health/ that begins to hold: its evidence, and the recipe key most likely at fault. */
   z.object({
     type: z.literal("health"),

@@ -4,7 +4,7 @@ import { usageError } from "../errors.ts";
 import { entriesOf } from "../files.ts";
 import { shorten } from "../lists.ts";
 
-export { ownerOf } from "../loop/run-directory.ts";
+export { ownerOf, workerOf } from "../loop/run-directory.ts";
 
 /** Runs below `root`, the one written to last first; `writtenAt` in milliseconds since the epoch. */
 export function listRuns(root: string): { id: string; path: string; writtenAt: number }[] {

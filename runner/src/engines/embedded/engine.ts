@@ -36,6 +36,8 @@ export interface EngineOptions {
   maxQueue: number;
   /** MiB. */
   maxBody: number;
+  /** A mixture's answers tell the experts of each token. */
+  enableReturnRoutedExperts: boolean;
 }
 
 export interface EmbeddedEngine {
@@ -57,7 +59,13 @@ export async function startEngine(options: EngineOptions, engineVersion: string)
   const { config, units } = folder.decoder;
   const { pageSize, numPages } = limits;
   const dtype = options.dtype === "bf16" ? "bfloat16" : "float32";
-  const sampler = await Sampler.create({ config, units, pageSize, numPages, dtype });
+  const routes = options.enableReturnRoutedExperts;
+  if (routes && !config.moe) {
+    const position = { file: join(folder.path, "config.json") };
+    const fix = "leave --enable-return-routed-experts out (in a recipe: train.routing_replay)";
+    throw usageError("this model has no experts whose routes could be returned", { position, fix });
+  }
+  const sampler = await Sampler.create({ config, units, pageSize, numPages, dtype, routes });
   await (options.init === "weights" ? sampler.load(folder.tensors) : loadRandom(sampler, folder.decoder, options.seed));
   const scheduler = new Scheduler(sampler, limits);
   const updates = new WeightUpdates(sampler, scheduler, units, (group) => ProcessGroup.create(group));
@@ -68,6 +76,7 @@ export async function startEngine(options: EngineOptions, engineVersion: string)
     vocabSize: config.vocabSize,
     maxModelLen: limits.maxModelLen,
     eosTokenIds: folder.eosTokenIds,
+    moe: config.moe,
   };
   const app = buildServer({
     scheduler,

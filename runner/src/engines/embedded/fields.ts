@@ -1,3 +1,4 @@
+import type { MoeConfig } from "molt-native";
 import { isObject } from "../../data/config-json.ts";
 import { badRequest, type HttpError, validation } from "./http-error.ts";
 
@@ -12,6 +13,8 @@ export interface ServedModel {
   vocabSize: number;
   maxModelLen: number;
   eosTokenIds: number[];
+  /** Of a mixture of experts. */
+  moe?: MoeConfig | undefined;
 }
 
 export type Sampling = ReturnType<typeof readSampling>;

@@ -4,6 +4,7 @@ import { readFields, requestFields } from "../../agents/wires/fields.ts";
 import { isObject } from "../../data/config-json.ts";
 import { type Answering, createdNow, readBody, respond, type ServerContext } from "./answers.ts";
 import { type Choice, stopReasonOf } from "./choices.ts";
+import { encodeRoutes } from "./expert-routes.ts";
 import {
   readFlag,
   readPrompt,
@@ -69,11 +70,11 @@ function answering(call: GenerateCall, model: ServedModel): Answering {
       kv_transfer_params: null,
       ec_transfer_params: null,
       output_mode,
-      choices: choices.map((choice) => encodeChoice(call, choice, 0, choice.output.tokenIds.length, true)),
+      choices: choices.map((choice) => encodeChoice(call, model, choice, 0, choice.output.tokenIds.length, true)),
     }),
     opening: () => [],
     delta: (choice, from, to, finish) => {
-      const choices = [encodeChoice(call, choice, from, to, finish !== null)];
+      const choices = [encodeChoice(call, model, choice, from, to, finish !== null)];
       return { request_id, usage: null, output_mode, choices };
     },
     usage: call.includeUsage
@@ -97,8 +98,16 @@ async function encodePromptLogprobs({ prompt, tokenizer }: GenerateCall, { outpu
   });
 }
 
-function encodeChoice(call: GenerateCall, choice: Choice, from: number, to: number, isLast: boolean) {
+function encodeChoice(
+  call: GenerateCall,
+  { moe }: ServedModel,
+  choice: Choice,
+  from: number,
+  to: number,
+  isLast: boolean,
+) {
   const { output, text } = choice;
+  const hasRoutes = isLast && moe && output.routes.positions > 0;
   const token_ids = output.tokenIds.slice(from, to);
   const content = token_ids.map((token_id, at) => {
     const entry = { token_id, logprob: output.logprobs[from + at], rank: null };
@@ -109,7 +118,7 @@ function encodeChoice(call: GenerateCall, choice: Choice, from: number, to: numb
     finish_reason: isLast ? output.finish : null,
     stop_reason: isLast ? stopReasonOf(choice, call.sampling) : null,
     token_ids: !call.withText || call.returnTokenIds ? token_ids : null,
-    routed_experts: null,
+    routed_experts: hasRoutes ? encodeRoutes(output.routes, moe) : null,
     sampling_mask: null,
     weight_versions: isLast ? output.versions : null,
     ...(call.withText && { text: text!.release(isLast) }),

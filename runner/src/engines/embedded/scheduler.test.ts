@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { withDeadline } from "../../deadline.ts";
-import { choose, ScriptedSampler } from "../fixtures/scripted-sampler.ts";
+import { choose, routesOf, ScriptedSampler } from "../fixtures/scripted-sampler.ts";
 import { uniform } from "./philox.ts";
 import { Scheduler, type SchedulerOptions, type SequenceOutput, type SequenceParams } from "./scheduler.ts";
 
@@ -337,6 +337,8 @@ it("conserves requests and their tokens under any arrivals, aborts, pauses, and 
         }
         for (const [wanted, mayAbort, output] of await soon(Promise.all(outputs))) {
           checkLengths(output);
+          const computed = [...Array.from(wanted.prompt), ...output.tokenIds].slice(0, -1);
+          expect(output.routes.all()).toEqual(routesOf(output.tokenIds.length > 0 ? computed : []));
           const expected = alone(wanted, 24);
           if (output.finish !== "abort") expect(output).toMatchObject(expected);
           else {

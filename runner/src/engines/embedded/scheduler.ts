@@ -3,6 +3,7 @@ import { type Deferred, deferred, failure } from "../../deferred.ts";
 import { messageOf, RunnerError } from "../../errors.ts";
 import type { PauseMode } from "../client.ts";
 import type { SamplingParams } from "../types.ts";
+import { ExpertRoutes } from "./expert-routes.ts";
 import { uniform } from "./philox.ts";
 
 export type SamplerLike = Pick<Sampler, "step" | "fork" | "free" | "freePages" | "receive" | "checksum">;
@@ -44,6 +45,8 @@ export interface SequenceOutput {
   versions: VersionSpan[];
   /** At temperature 1, NaN for the first; null unless asked for. */
   promptLogprobs: Float32Array | null;
+  /** Of prompt and output but the newest token; none where the sampler tells none. */
+  routes: ExpertRoutes;
   /** Null until it has ended. */
   finish: "stop" | "length" | "abort" | null;
 }
@@ -112,7 +115,8 @@ export class Scheduler {
     if (this.failure) return { output: Promise.reject(this.failure), abort: () => {} };
     const { length } = params.prompt;
     const prefix = length > this.options.pageSize && !params.promptLogprobs ? prefixKey(params) : null;
-    const output: SequenceOutput = { tokenIds: [], logprobs: [], versions: [], promptLogprobs: null, finish: null };
+    const none = { promptLogprobs: null, routes: new ExpertRoutes(), finish: null };
+    const output: SequenceOutput = { tokenIds: [], logprobs: [], versions: [], ...none };
     const state = { length, cached: 0, native: -1, shares: false, aborted: false, submittedAt: performance.now() };
     const sequence: Sequence = { requestId, params, prefix, output, ...state, ...deferred<SequenceOutput>() };
     (this.paused ? this.arrived : this.waiting).push(sequence);
@@ -236,6 +240,7 @@ export class Scheduler {
     if (holder) {
       this.sampler.fork(holder.native, sequence.native, shared);
       sequence.cached = shared;
+      if (holder.output.routes.positions > 0) sequence.output.routes.share(holder.output.routes, shared);
     }
     this.prefixes.queries += sequence.length;
     this.prefixes.hits += shared;
@@ -288,6 +293,8 @@ export class Scheduler {
     }
     if (wantsPrompt(sequence)) output.promptLogprobs = result.promptLogprobs[index]!;
     if (output.tokenIds.length === 0) this.observer.firstToken((now - sequence.submittedAt) / 1000);
+    const { cached, length } = sequence;
+    if (result.routes) output.routes.add(result.routes[index]!, cached, length - cached);
     if (sequence.cached < params.prompt.length) sequence.shares = sequence.prefix !== null;
     sequence.cached = sequence.length;
     sequence.length += 1;

@@ -49,6 +49,22 @@ export const keptWeights: Guardrail = {
   },
 };
 
+export const oneMachine: Guardrail = {
+  holds: "Ranks on several nodes have a launcher that brings processes there.",
+  verbs: ["run", "sft"],
+  keys: ["actor.num_nodes", "launcher.kind"],
+  check({ actor, launcher }) {
+    if (actor.num_nodes === 1 || launcher.kind !== "local") return null;
+    return {
+      message: `actor.num_nodes (${actor.num_nodes}) needs launcher.kind ray or slurm: local has one node`,
+      settings: [
+        { key: "launcher.kind", value: "slurm" },
+        { key: "actor.num_nodes", value: 1 },
+      ],
+    };
+  },
+};
+
 /** Case E1: the trainer never cuts a row, and stops at one above its cap. */
 export const rowFits: Guardrail = {
   holds: "A microbatch has room for the longest row.",

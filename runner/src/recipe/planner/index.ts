@@ -5,8 +5,9 @@ import type { Verb } from "../guardrails/index.ts";
 import { readRecipe } from "../load.ts";
 import type { Recipe } from "../schema.ts";
 import { findingsOf } from "./findings.ts";
-import { layoutOf, placement } from "./layout.ts";
+import { layoutOf } from "./layout.ts";
 import { engineMemory, trainerMemory } from "./memory.ts";
+import { nodeRows, placementLine, placementOf } from "./placement.ts";
 import { type ModelShape, type ReadFile, readModelShape } from "./shape.ts";
 import { stepTime } from "./time.ts";
 
@@ -23,6 +24,7 @@ export type Plan = ReturnType<typeof planRecipe>;
 export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { rows: number | null; verb: Verb }) {
   const layout = layoutOf(recipe, model, verb);
   const trainer = layout.ranks > 0 ? trainerMemory(recipe, model, layout) : null;
+  const placement = placementOf(recipe, verb);
   const engine = layout.engines.count > 0 ? engineMemory(recipe, model, layout) : null;
   return {
     verb,
@@ -37,7 +39,8 @@ export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { 
     engine,
     time: stepTime(recipe, model, layout, engine),
     /** What runs, in words. */
-    placement: placement(recipe, layout),
+    placement: placementLine(recipe, placement),
+    nodes: nodeRows(placement),
     /** What is wrong, in the shape of what guardrails find. */
     findings: findingsOf(recipe, model, verb),
   };

@@ -1,5 +1,4 @@
 import { needsCritic } from "../../algorithms/advantages/registry.ts";
-import { count } from "../arithmetic.ts";
 import type { Verb } from "../guardrails/index.ts";
 import type { Recipe } from "../schema.ts";
 import { deviceOf, meanShare } from "./devices.ts";
@@ -55,7 +54,7 @@ export function layoutOf(recipe: Recipe, model: ModelShape, verb: Verb) {
 }
 
 /** `count` of them, the rest of one. */
-function enginesOf({ engine, vllm }: Recipe, count: number) {
+export function enginesOf({ engine, vllm }: Recipe, count: number) {
   const isVllm = engine.kind === "vllm";
   const tensor = isVllm ? vllm.tensor_parallel_size : 1;
   const stages = isVllm ? vllm.pipeline_parallel_size : 1;
@@ -64,21 +63,4 @@ function enginesOf({ engine, vllm }: Recipe, count: number) {
   // Without expert parallel, each replica cuts every expert over its own devices.
   const expertShards = vllm.enable_expert_parallel ? devices : tensor * stages;
   return { count, devices, tensor, stages, replicas, expertShards, valueBytes: valueBytes[engine.dtype] };
-}
-
-/** What runs, on how many nodes: engines have nodes of their own where the ranks' has no room for all. */
-export function placement(
-  { launcher, vllm }: Recipe,
-  { device, devices, ranks, ranksPerNode, engines }: Layout,
-): string {
-  // Their text may hold a secret.
-  const unseen = vllm.extra_args.length > 0 ? " (vllm.extra_args not planned)" : "";
-  const parts = [
-    ...(ranks > 0 ? [count(ranks, "rank")] : []),
-    ...(engines.count > 0 ? [`${count(engines.count, "engine")} of ${count(engines.devices, "device")}${unseen}`] : []),
-  ];
-  const isTogether = ranks <= ranksPerNode && (device.name === "CPU" || devices <= device.perNode);
-  const nodes = isTogether ? 1 : ranks / ranksPerNode + Math.ceil((devices - ranks) / device.perNode);
-  const lack = nodes > 1 && launcher.kind === "local" ? "; launcher.kind local has one: take slurm or ray" : "";
-  return `${parts.join(", ")}, on ${count(nodes, "node")}${lack}`;
 }

@@ -340,7 +340,7 @@ describe("placement", () => {
     [
       "few ranks that are to be on two nodes",
       { "actor.num_nodes": 2, "actor.devices_per_node": 1, "launcher.kind": "ray" },
-      "2 ranks, 1 engine of 1 device, on 3 nodes",
+      "2 ranks, 1 engine of 1 device, on 2 nodes",
     ],
     ["a CPU", { "run.device": "cpu", "actor.devices_per_node": 2 }, "2 ranks, 1 engine of 1 device, on 1 node"],
   ])("of %s", (_, flags, processes) => {

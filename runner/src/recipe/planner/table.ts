@@ -15,7 +15,12 @@ export function planTable(plan: Plan): string {
   const mixture = model.experts > 0 ? `, ${model.experts} experts, ${model.expertsPerToken} a token` : "";
   const active = model.experts > 0 ? `, ${compact.format(model.parameters.active)} active` : "";
   const parameters: Row = ["parameters", `${compact.format(model.parameters.total)}${active}`];
-  const devices: Row[] = [["device", `${name} (${source})`], ["processes", plan.placement], ...meshRows(plan)];
+  const devices: Row[] = [
+    ["device", `${name} (${source})`],
+    ["processes", plan.placement],
+    ...plan.nodes,
+    ...meshRows(plan),
+  ];
   const sections: [title: string, rows: Row[]][] = [
     ["model", [["model", `${plan.name} (${model.family}, ${model.layers} layers${mixture})`], parameters]],
     ["devices", devices],

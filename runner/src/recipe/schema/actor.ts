@@ -60,7 +60,7 @@ export const actor = section("The policy that is trained, its optimizer and its 
     unit: "ranks",
     metrics: ["train_seconds"],
   }),
-  num_nodes: plannedKey(positiveInteger, 1, "Machines that hold the policy's ranks.", { unit: "nodes" }),
+  num_nodes: key(positiveInteger, 1, "Machines that hold the policy's ranks.", { unit: "nodes" }),
   gradient_checkpoint: key(checkpointing, "full", "What backward computes again: all, cheap parts, or nothing.", {
     metrics: ["train_seconds"],
   }),

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { key, keyWithoutDefault, optionalKey, plannedKey, positiveInteger, section } from "./key.ts";
+import { key, keyWithoutDefault, optionalKey, positiveInteger, section } from "./key.ts";
 
 const devices = z.enum(["auto", "cpu", "H100", "H200", "B200", "A100", "L40S"]);
 
@@ -14,5 +14,5 @@ export const run = section("Where a run is kept and how long it lasts.", {
   max_restarts: key(z.int().min(0), 5, "Times in a row that a process that died is started again.", {
     unit: "restarts",
   }),
-  device: plannedKey(devices, "auto", "Device that plan reckons with."),
+  device: key(devices, "auto", "Device that plan reckons with, and that the nodes of a cluster must have."),
 });

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { WebSocket } from "ws";
 import { deadlineMs } from "../../deadline.ts";
 import type { TimedEvent } from "../events.ts";
-import { ownerOf } from "../find-run.ts";
+import { workerOf } from "../find-run.ts";
 import { foldRun } from "../fold.ts";
 import { readEvents } from "../log.ts";
 import { type LiveAddress, type LiveMessage, liveProtocol } from "./server.ts";
@@ -60,7 +60,7 @@ export async function* followEvents(
 ): AsyncGenerator<TimedEvent> {
   for (let going = true; going; ) {
     // Asked first: what it wrote last is read.
-    going = ownerOf(directory) !== null;
+    going = workerOf(directory) !== null;
     yield* readEvents(join(directory, "events.ndjson"), position);
     if (going) await sleep(pollMs, null, { signal }).catch(() => {});
     going &&= !signal?.aborted;

@@ -39,6 +39,7 @@ const said: { [T in TimedEvent["type"]]: (event: EventOf<T>) => string } = {
   checkpoint: ({ step, seconds, directory }) => `checkpoint of step ${step} in ${seconds.toFixed(1)} s: ${directory}`,
   engine: ({ engine, state, message }) => `engine ${engine} ${state}${because(message)}`,
   worker: ({ worker, state, message }) => `worker ${worker} ${state}${because(message)}`,
+  node: ({ node, state, message }) => `node ${node} ${state}${because(message)}`,
   rank: ({ rank, state, message }) => `rank ${rank} ${state}${because(message)}`,
   health: ({ severity, step, rule, message, key }) => `${severity} at step ${step}, ${rule}: ${message}${suffix(key)}`,
   log: ({ source, level, message }) => `${source} ${level}: ${message}`,

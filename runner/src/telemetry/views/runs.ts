@@ -1,19 +1,23 @@
 import { join } from "node:path";
+import { jobOf } from "../../launchers/slurm-job.ts";
 import { listRuns, ownerOf } from "../find-run.ts";
 import { emptyRun, foldRun } from "../fold.ts";
 import { readEvents } from "../log.ts";
 import { fixed, table } from "./lines.ts";
 
 /**
- * Every run below `root`, the one written to last first. `died`: it says that it runs, and no process does;
- * `unreadable`: `logs` says why.
+ * Every run below `root`, the one written to last first. `died`: it says that it runs, and no process does; `queued`:
+ * its job has no machines yet, or any more; `unreadable`: `logs` says why.
  */
 export function runRows(root: string) {
   return listRuns(root).map(({ id, path, writtenAt }) => {
     const { state, step, totalSteps, steps, evals } = readRun(path);
-    const died = state === "running" && ownerOf(path) === null;
+    const isLeft = state === "running" && ownerOf(path) === null;
+    const job = isLeft ? jobOf(path) : null;
+    const lacking = job === null ? "died" : "queued";
+    const shown = isLeft && job?.state !== "RUNNING" ? lacking : state;
     const [reward, accuracy] = [steps.at(-1)?.metrics.reward ?? null, evals.at(-1)?.metrics.accuracy ?? null];
-    return { id, state: died ? "died" : state, step, totalSteps, reward, accuracy, writtenAt };
+    return { id, state: shown, step, totalSteps, reward, accuracy, writtenAt };
   });
 }
 
