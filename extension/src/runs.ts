@@ -49,6 +49,10 @@ export class Runs implements Disposable {
       const watcher = workspace.createFileSystemWatcher(glob, false, true, false);
       this.disposables.push(watcher, watcher.onDidCreate(soon), watcher.onDidDelete(soon));
     }
+    // A run that is begun or resumed has its server a while after its first events.
+    const servers = workspace.createFileSystemWatcher("**/server.json", false, false, true);
+    const serves = ({ fsPath }: Uri) => this.followers.get(dirname(fsPath))?.restart();
+    this.disposables.push(servers, servers.onDidCreate(serves), servers.onDidChange(serves));
     const restart = () => {
       for (const follower of this.followers.values()) follower.restart();
     };
@@ -178,7 +182,7 @@ class Follower {
     if (signal !== this.stop.signal) this.start();
   }
 
-  /** Of a workspace without trust, the log alone was followed. */
+  /** Where the log alone was followed: without trust, or before there was a server. */
   restart(): void {
     this.stop.abort();
     this.stop = new AbortController();

@@ -1,7 +1,7 @@
 // From a recipe to a trained model: run, watch, inspect, stop, go on, fork, test, debug.
 import { existsSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
-import { basename, join, relative } from "node:path";
+import { basename, join } from "node:path";
 import { checkAccessible } from "./accessibility.ts";
 import { type Chapter, dashboard, endless, runOf, tableColumn, takePicture } from "./chapter.ts";
 import { eventually, says, type Workbench } from "./driver.ts";
@@ -93,7 +93,7 @@ export const training: Chapter = {
       const before = await stepOf();
       await window.runCommand("Molt Runner: Resume Run");
       await window.choose("agent-");
-      await window.terminalShows(`resume ${relative(folder, run)}`);
+      await window.terminalShows("resuming at ", 60);
       await says((await window.view(dashboard)).locator(".legend"), "; live", 60);
       const reached = async () => Number(/(\d+)\//.exec((await liveRun(window).textContent()) ?? "")?.[1] ?? 0);
       await eventually(async () => (await reached()) > before, `a step behind ${before}`, 60);
