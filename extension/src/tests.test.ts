@@ -28,6 +28,9 @@ vi.mock("vscode", () => ({
 }));
 const { registerTests } = await import("./tests.ts");
 
+/** A test of a busy machine waits longer than Vitest does. */
+const soon = { timeout: 30_000 };
+
 let root: string;
 beforeEach(() => {
   root = mkdtempSync(join(tmpdir(), "molt-tests-"));
@@ -48,11 +51,11 @@ it("lists a reward function on each run of its agent, and none on a run that was
   registerTests({ runs, context: { subscriptions: [] } } as unknown as Services);
   const listed = () => [...items.values()].map(({ id, label }) => `${basename(id)}: ${label}`);
   changed();
-  await vi.waitFor(() => expect(listed()).toEqual(["a: agent.ts on a", "b: agent.ts on b"]));
+  await vi.waitFor(() => expect(listed()).toEqual(["a: agent.ts on a", "b: agent.ts on b"]), soon);
   runs.entries.shift();
   changed();
   expect(listed()).toEqual(["b: agent.ts on b"]);
   runs.entries.push(runOf("c"));
   changed();
-  await vi.waitFor(() => expect(listed()).toEqual(["b: agent.ts on b", "c: agent.ts on c"]));
+  await vi.waitFor(() => expect(listed()).toEqual(["b: agent.ts on b", "c: agent.ts on c"]), soon);
 });

@@ -152,7 +152,7 @@ describe("the rollout store", () => {
     }
   });
 
-  it("reads all whole groups of a shard whose tail is zeros, and refuses one that is broken in its middle", async () => {
+  it("reads all whole groups of a shard whose tail is zeros, and refuses one broken in its middle", async () => {
     const writer = store();
     await writer.add(1, [{ group: group("a") }, { group: group("b"), dropped: { reason: "stale" } }]);
     await writer.flush();
