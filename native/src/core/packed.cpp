@@ -134,7 +134,8 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
     sorted.routes = shaped.index_select(0, at::tensor(places, at::kLong));
   }
   for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
-                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes, &sorted.keys.places}) {
+                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes,
+                       &sorted.keys.places}) {
     if (tensor->defined()) *tensor = tensor->to(computeDevice());
   }
   return sorted;
