@@ -48,7 +48,7 @@ async function listsCpuWheel(index) {
  * Where the wheel comes from, the first that has it: the index that `MOLT_TORCH_INDEX` names; a folder in pip's own
  * configuration; an index there; PyTorch's CPU index; the ordinary one, whose wheel for Linux is a CUDA build.
  */
-async function torchSource() {
+export async function torchSource() {
   const index = process.env.MOLT_TORCH_INDEX;
   if (!index && wantsCuda()) return { where: "the ordinary index (a CUDA build)", args: [`torch==${torchVersion}`] };
   if (index) return { where: index, args: ["--index-url", index, `torch==${torchVersion}`] };

@@ -114,7 +114,7 @@ export function doctorReport() {
  */
 export function removeCaches(log = console.error) {
   const cache = cacheDirectory();
-  const ours = /^(addon-|build-|aside-|cuda-headers|python-torch-|vscode-web|test-agents$|setup\.log$|lock$)/;
+  const ours = /^(addon-|build-|aside-|cuda-headers|python-torch-|vscode-web|test-(agents|vllm)$|setup\.log$|lock$)/;
   const names = (existsSync(cache) ? readdirSync(cache) : []).filter((name) => ours.test(name));
   for (const path of names.map((name) => join(cache, name))) {
     rmSync(path, { recursive: true, force: true });

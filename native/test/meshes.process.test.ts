@@ -106,21 +106,3 @@ it.each<[dp: number, cp: number, ep: number, shares: Microbatch[][]]>([
   expect(largestGap(seen, one.logp)).toBeLessThan(5e-5);
   if (dp === 1) expect(ranks[1]!.balance / one.balance).toBeCloseTo(1, 5);
 });
-
-it("parameters, gradients and optimizer state fall as one over the ranks", async () => {
-  const vocabSize = 4000;
-  const large = structuredClone(units);
-  for (const parameter of [large[0]!.parameters[0]!, large.at(-1)!.parameters[1]!]) parameter.shape[0] = vocabSize;
-  const job = { config: { ...config, vocabSize }, units: large, steps: 1 };
-  const held: number[] = [];
-  for (const shares of [[[every]], halves.map(([first]) => [first!]), quarters.map(([first]) => [first!])]) {
-    const ranks = await run(shares, `memory ${shares.length}`, { ...job, ep: shares.length });
-    held.push(Math.max(...ranks.map((rank) => rank.held)));
-  }
-  const values = large.flatMap(({ parameters, experts }) => [...parameters, ...(experts ?? [])]);
-  const bytes = 4 * values.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b), 0);
-  // Parameters, gradients, two moments.
-  held.forEach((bytesHeld, index) => {
-    expect((bytesHeld * 2 ** index) / (4 * bytes)).toBeCloseTo(1, 1);
-  });
-});

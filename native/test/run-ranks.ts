@@ -13,8 +13,6 @@ export interface Seen {
   balance: number;
   gradients: Record<string, number[]>;
   norm: number;
-  /** Bytes of the model and its optimizer. */
-  held: number;
   stepped: Record<string, number[]>;
   trained: string;
   restored: string;
@@ -64,7 +62,7 @@ export async function runRanks(shares: Microbatch[][], job: Job): Promise<Seen[]
   const { cp = 1, ep = 1, steps = 1 } = job;
   const worldSize = shares.length * cp;
   const outputs = Array.from({ length: worldSize }, async (_, rank) => {
-    const child = spawn(process.execPath, ["--expose-gc", script], { stdio: ["pipe", "pipe", "inherit"] });
+    const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] });
     children.push(child);
     const group = { rank, worldSize, serveStore: rank === 0, prefix: "model", timeoutMs: 120_000 };
     const options = { host: "127.0.0.1", port, ...group };

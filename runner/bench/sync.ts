@@ -12,6 +12,9 @@ import type { UnitDescription } from "molt-native";
 import type { Decoder } from "../src/data/decoder.ts";
 import { readModelFolder } from "../src/data/model-folder.ts";
 import { EngineFleet } from "../src/engines/fleet.ts";
+import { embeddedEngine } from "../src/engines/start.ts";
+import { C10dTransport } from "../src/engines/transfer/c10d.ts";
+import type { Transport } from "../src/engines/transfer/transport.ts";
 import { syncWeights } from "../src/engines/weight-sync.ts";
 import { messageOf } from "../src/errors.ts";
 import { freePort } from "../src/launchers/free-port.ts";
@@ -107,19 +110,16 @@ interface Taken {
   copy: number;
 }
 
-async function timeSync(
-  fleet: EngineFleet,
-  ranks: RankGroup,
-  units: UnitDescription[],
-  version: number,
-): Promise<Taken> {
+const deadlineSeconds = 240;
+
+async function timeSync(fleet: EngineFleet, transport: Transport, bytes: number, version: number): Promise<Taken> {
   const asked = askTokens(fleet);
   await sleep(1000);
-  const options = { inFlight: "resume", drainSeconds: 60, deadlineSeconds: 240, log: console.error } as const;
-  const { seconds: sync } = await syncWeights({ fleet, ranks, units, version, ...options });
+  const options = { inFlight: "resume", drainSeconds: 60, deadlineSeconds, log: console.error } as const;
+  const { seconds: sync } = await syncWeights({ fleet, transport, version, ...options });
   await sleep(1000);
   const times = await asked.stop();
-  return { sync, standstill: standstill(times), copy: copySeconds(bytesOf(units)) };
+  return { sync, standstill: standstill(times), copy: copySeconds(bytes) };
 }
 
 /** NaN where there is no Python to ask. */
@@ -134,17 +134,18 @@ async function glooSeconds(bytes: number, count: number): Promise<number> {
 
 async function measure(folder: string, count: number) {
   const { decoder } = readModelFolder(folder, { weights: "none" });
-  const args = ["--init", "random", "--threads", "1", "--cache-tokens", "512"];
-  const common = { model: folder, version: 0, startSeconds: 300, maxRestarts: 0, emit: () => {} };
-  const fleet = await EngineFleet.start({ count, args, ...common });
+  const start = embeddedEngine(folder, ["--init", "random", "--threads", "1", "--cache-tokens", "512"], 300);
+  const fleet = await EngineFleet.start({ count, start, version: 0, maxRestarts: 0, emit: () => {} });
   const taken: Taken[] = [];
   try {
     const deadlines = { start: 300, request: 300 };
     const ranks = await RankGroup.start({ count: 1, init: rankInit(decoder), deadlines });
     try {
+      const { client } = fleet;
+      const transport = new C10dTransport({ client, ranks, units: decoder.units, deadlineSeconds });
       // The first meets in a group and warms up.
       for (let version = 1; version <= repetitions + 1; version++)
-        taken.push(await timeSync(fleet, ranks, decoder.units, version));
+        taken.push(await timeSync(fleet, transport, bytesOf(decoder.units), version));
     } finally {
       await ranks.stop();
     }

@@ -19,7 +19,8 @@ struct ExchangePlan {
   at::Tensor back;                      // its inverse
 };
 
-/// counts: this rank's rows of each expert of all, int64 [E]; rank r of the group has the r-th run of experts. Collective.
+/// counts: this rank's rows of each expert of all, int64 [E]; rank r of the group has the r-th run of experts.
+/// Collective.
 ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group);
 
 /// rows: [N, H], sorted by expert. Gives those of this rank's experts, from all ranks, sorted by expert. Collective in

@@ -367,7 +367,7 @@ Model::Place Model::find(const std::string& name, bool trained) const {
 at::Tensor Model::whole(const Place& place, const at::Tensor& flat) const {
   if (place.owner < 0) return place.slot->in(flat);
   auto value = place.slot ? place.slot->in(flat) : at::empty(place.parameter->shape, flat.options());
-  options_.expertGroup->broadcast(value, place.owner);
+  options_.expertGroup->startBroadcast(value, place.owner)();
   return value;
 }
 

@@ -10,8 +10,8 @@
 
 namespace molt {
 
-/// Selective checkpointing of one layer: what forward computes here is kept, and once taken `again`, with gradients as if
-/// it had been recomputed: outputs of products, and attention with what its backward needs.
+/// Selective checkpointing of one layer: what forward computes here is kept, and once taken `again`, with gradients as
+/// if it had been recomputed: outputs of products, and attention with what its backward needs.
 class Kept {
  public:
   /// x · weightᵀ + bias (or undefined), kept under `role`.

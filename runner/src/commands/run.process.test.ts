@@ -11,6 +11,7 @@ import { isAlive, until } from "../../test/processes.ts";
 import { deadlineMs } from "../deadline.ts";
 import { EngineClient } from "../engines/client.ts";
 import { EngineFleet } from "../engines/fleet.ts";
+import { embeddedEngine } from "../engines/start.ts";
 import type { TimedEvent } from "../telemetry/events.ts";
 import { foldRun } from "../telemetry/fold.ts";
 import { readEvents } from "../telemetry/log.ts";
@@ -114,7 +115,7 @@ async function expectGone(processes: { pid: number; command: string }[]): Promis
 /** An engine samples from the export; transformers scores the same tokens. */
 async function scoreWithTransformers(folder: string): Promise<{ parameters: number; gap: number }> {
   const client = new EngineClient();
-  const options = { count: 1, model: folder, version: 0, startSeconds: 60, maxRestarts: 0 };
+  const options = { count: 1, start: embeddedEngine(folder, [], 60), version: 0, maxRestarts: 0 };
   const fleet = await EngineFleet.start({ ...options, emit: () => {} });
   try {
     const prompt = [1, 2, 88, 84, 87, 89, 5, 3];

@@ -4,7 +4,7 @@ import { DeadlineError, withDeadline } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { checkRoutes } from "./routes.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
-import { encodeGenerate, parseGenerate } from "./wire.ts";
+import { type EngineLoad, encodeGenerate, parseGenerate, parseLoad, parsePromptLogprobs } from "./wire.ts";
 
 /** In vLLM's names; `backend`, `prefix` and the timeout are ours. */
 export interface TransferInit {
@@ -37,8 +37,11 @@ export type PauseMode = "abort" | "wait" | "keep";
 
 /** Names its engine. */
 export class EngineError extends RunnerError {
-  constructor(url: string, what: string, cause?: unknown) {
-    super(`engine ${url}: ${what}`, { cause });
+  /** HTTP's, of an answer that refuses. */
+  readonly status?: number;
+  constructor(url: string, what: string, more: { cause?: unknown; status?: number } = {}) {
+    super(`engine ${url}: ${what}`, { cause: more.cause });
+    this.status = more.status;
   }
 }
 
@@ -46,6 +49,9 @@ export class EngineError extends RunnerError {
 export const abortEveryMs = 50;
 
 type Route = `${"GET" | "POST"} /${string}`;
+
+/** One token must be sampled. */
+const scorePrompt = { temperature: 1, max_tokens: 1, prompt_logprobs: 0, logprobs: 0, detokenize: false };
 
 /** Requests beyond them wait in the pool. */
 const connectionsPerEngine = 1024;
@@ -123,9 +129,39 @@ export class EngineClient {
     return (await this.call<{ weight_version: string }>(url, "GET /weight_info", options)).weight_version;
   }
 
-  /** For the run's first version; a sync names its own. */
   async setWeightVersion(url: string, version: number, options: CallOptions): Promise<void> {
     await this.call(url, "POST /update_weight_version", options, { new_version: String(version) });
+  }
+
+  /** Rejects when its weights are called otherwise. */
+  async expectVersion(url: string, version: number, options: CallOptions): Promise<void> {
+    const said = await this.weightVersion(url, options);
+    if (said !== String(version)) throw new EngineError(url, `says version ${said} after version ${version} was sent`);
+  }
+
+  /** Runs a method of the engine's workers. */
+  async collectiveRpc(url: string, method: string, kwargs: object, options: CallOptions): Promise<void> {
+    await this.call(url, "POST /collective_rpc", options, { method, kwargs });
+  }
+
+  /** Log-probabilities of the tokens after the first, at temperature 1. */
+  async promptLogprobs(url: string, tokenIds: Int32Array, options: CallOptions): Promise<number[]> {
+    const reply = await this.ask(url, { token_ids: [...tokenIds], sampling_params: scorePrompt }, options);
+    return parsePromptLogprobs(reply, tokenIds);
+  }
+
+  /** `/inference/v1/generate` as it is, for what is not a request of a run. */
+  ask(url: string, body: object, options: CallOptions): Promise<unknown> {
+    return this.call(url, "POST /inference/v1/generate", options, body);
+  }
+
+  /** Requests that run and that wait, summed over the engine's replicas. */
+  async load(url: string, options: CallOptions): Promise<EngineLoad> {
+    return parseLoad(await this.text(url, "GET /metrics", options));
+  }
+
+  async version(url: string, options: CallOptions): Promise<string> {
+    return (await this.call<{ version: string }>(url, "GET /version", options)).version;
   }
 
   async initWeightTransfer(url: string, init: TransferInit, options: CallOptions): Promise<void> {
@@ -153,14 +189,24 @@ export class EngineClient {
     this.pools.clear();
   }
 
+  private async call<T>(...given: Parameters<EngineClient["text"]>): Promise<T> {
+    const [url, route, , , what = route] = given;
+    const text = await this.text(...given);
+    try {
+      return JSON.parse(text || "null");
+    } catch (error) {
+      throw asEngineError(url, what, error);
+    }
+  }
+
   /** `what` is how errors call it; `body` is JSON, or becomes it. */
-  private async call<T>(
+  private async text(
     url: string,
     route: Route,
     { timeoutSeconds, signal }: CallOptions,
     body?: object | string,
     what: string = route,
-  ): Promise<T> {
+  ): Promise<string> {
     const cancel = new AbortController();
     const taken = () => signal?.aborted && signal.reason !== keepPartial;
     const onAbort = () => taken() && cancel.abort(signal!.reason);
@@ -169,8 +215,8 @@ export class EngineClient {
       if (taken()) throw signal!.reason;
       const answer = this.send(url, route, typeof body === "object" ? JSON.stringify(body) : body, cancel.signal);
       const { statusCode, text } = await withDeadline(answer, timeoutSeconds, `engine ${url} to answer ${what}`);
-      if (statusCode === 200) return JSON.parse(text || "null");
-      throw new EngineError(url, `${what}: HTTP ${statusCode}: ${errorMessage(text)}`);
+      if (statusCode === 200) return text;
+      throw new EngineError(url, `${what}: HTTP ${statusCode}: ${errorMessage(text)}`, { status: statusCode });
     } catch (error) {
       if (taken()) throw signal!.reason;
       throw asEngineError(url, what, error);
@@ -200,7 +246,7 @@ export class EngineClient {
 /** Errors that name their engine stay. */
 function asEngineError(url: string, what: string, error: unknown): unknown {
   if (error instanceof EngineError || error instanceof DeadlineError) return error;
-  return new EngineError(url, `${what}: ${messageOf(error)}`, error);
+  return new EngineError(url, `${what}: ${messageOf(error)}`, { cause: error });
 }
 
 /** vLLM's are `{"error": {"message"}}`; others are quoted. */

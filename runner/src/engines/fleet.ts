@@ -1,11 +1,12 @@
-import { withDeadline } from "../deadline.ts";
-import { deferred, failure } from "../deferred.ts";
+import { setTimeout as sleep } from "node:timers/promises";
+import { deadlineMs } from "../deadline.ts";
+import { failure } from "../deferred.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { localNode, type NodeProcess, type Seat } from "../launchers/node.ts";
+import { localNode, type Seat } from "../launchers/node.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { EngineClient } from "./client.ts";
 import { type EnginePool, EngineRouter } from "./router.ts";
-import type { TransferGroup } from "./weight-sync.ts";
+import { callSeconds, type RunningEngine, type StartEngine } from "./start.ts";
 
 export interface Engine {
   engine: number;
@@ -20,35 +21,33 @@ export interface FleetOptions {
   seatOf?: (engine: number) => Promise<Seat>;
   /** Of them, for evals alone. */
   evalEngines?: number;
-  model: string;
-  /** Further flags of `serve`: `["--init", "random"]`. */
-  args?: string[];
+  start: StartEngine;
+  /** Of one that answers, before it is given a version: that it can do what a run needs. */
+  probe?: (client: EngineClient, url: string) => Promise<void>;
+  /** Whether the router hears of their load, which is a matter of time. */
+  watchesLoad?: boolean;
   version: number;
-  /** Loading included. */
-  startSeconds: number;
   /** Of `restarts`: engines that die then stay away. */
   maxRestarts: number;
   emit: (event: EngineEvent) => void;
 }
 
+const loadEverySeconds = 1;
 const stopSeconds = 5;
 /** A dropped engine has had its deadline. */
 const dropSeconds = 1;
-const callSeconds = 10;
 
-/** Engine processes. One that dies or is dropped is started again, under its number. */
+/** Engines, however they come to be. One that dies or is dropped is started again, under its number. */
 export class EngineFleet {
   readonly router: EngineRouter;
   readonly client = new EngineClient();
-  transfer: TransferGroup | null = null;
   /** Told of an engine that was started again: sees that it gets the others' weights, where that takes more. */
   onRestart: (engine: Engine) => void = (engine) => this.router.admit(engine);
   private readonly lastDeath = failure();
   /** When no engine is left, and none is being started again; never resolves. */
   readonly died = this.lastDeath.promise;
-  private readonly ended = failure();
-  private stopping = false;
-  private readonly children = new Map<number, NodeProcess>();
+  private readonly stopping = new AbortController();
+  private readonly running = new Map<number, RunningEngine>();
   /** Since all engines were last seen to work. */
   restarts = 0;
   private readonly starting = new Set<Promise<void>>();
@@ -62,13 +61,20 @@ export class EngineFleet {
   /** Every engine is healthy and names `version`; on failure none is left. */
   static async start(options: FleetOptions): Promise<EngineFleet> {
     const fleet = new EngineFleet(options);
-    try {
-      const urls = await Promise.all(Array.from({ length: options.count }, (_, engine) => fleet.startEngine(engine)));
-      for (const [engine, url] of urls.entries()) fleet.serve(engine, url, "started");
-    } catch (error) {
+    const starts = await Promise.allSettled(
+      Array.from({ length: options.count }, (_, engine) =>
+        fleet.startEngine(engine).catch((error) => {
+          // The others need not wait for their deadlines.
+          fleet.stopping.abort(error);
+          throw error;
+        }),
+      ),
+    );
+    if (fleet.stopping.signal.aborted) {
       await fleet.stop();
-      throw error;
+      throw fleet.stopping.signal.reason;
     }
+    for (const engine of starts.keys()) fleet.serve(engine, "started");
     return fleet;
   }
 
@@ -84,53 +90,52 @@ export class EngineFleet {
   /** Ends an engine that failed: it must not serve again as it is. */
   async drop(engine: number, reason: string): Promise<void> {
     if (!this.router.alive().some((one) => one.engine === engine)) return;
-    const stopped = this.children.get(engine)?.stop(dropSeconds);
+    const stopped = this.running.get(engine)?.stop(dropSeconds);
     this.lose(engine, "removed", new RunnerError(reason), stopped);
     await stopped;
   }
 
   async stop(): Promise<void> {
-    this.stopping = true;
-    this.ended.reject(new RunnerError("the run ended"));
+    this.stopping.abort(new RunnerError("the run ended"));
     for (const { engine } of this.router.alive()) this.router.remove(engine, "the run ended");
     await this.client.close();
-    const stops = [...this.children.values()].map((child) => child.stop(stopSeconds));
-    await Promise.all([...stops, ...this.starting]);
-    this.children.clear();
+    await Promise.all(this.starting);
+    await Promise.all([...this.running.values()].map((one) => one.stop(stopSeconds)));
   }
 
-  private async startEngine(engine: number): Promise<string> {
-    const { model, args = [], version, startSeconds, seatOf } = this.options;
-    const listening = deferred<string>();
-    const name = `engine ${engine}`;
-    const { node, env } = (await seatOf?.(engine)) ?? { node: localNode };
-    if (this.stopping) throw new RunnerError("the run ended");
-    const child = node.start({
-      name,
-      env,
-      args: ["serve", "--model", model, "--host", node.address, "--port", "0", ...args],
-      onLine: (line) => {
-        if (line.startsWith('{"listening":')) listening.resolve(JSON.parse(line).listening);
-      },
-    });
-    this.children.set(engine, child);
-    const started = Promise.race([listening.promise, child.died, this.ended.promise]);
-    const url = await withDeadline(started, startSeconds, `${name} to listen`);
-    await this.client.health(url, { timeoutSeconds: callSeconds });
-    await this.client.setWeightVersion(url, version, { timeoutSeconds: callSeconds });
-    return url;
+  private async startEngine(engine: number): Promise<void> {
+    const { start, seatOf, probe, version } = this.options;
+    const seat = (await seatOf?.(engine)) ?? { node: localNode };
+    const running = await start(engine, { client: this.client, seat, signal: this.stopping.signal });
+    this.running.set(engine, running);
+    await probe?.(this.client, running.url);
+    await this.client.setWeightVersion(running.url, version, { timeoutSeconds: callSeconds });
   }
 
-  private serve(engine: number, url: string, state: "started" | "restarted"): void {
+  private serve(engine: number, state: "started" | "restarted"): Engine {
+    const running = this.running.get(engine)!;
+    const { url, died } = running;
     this.router.add(url, state === "started" ? undefined : engine);
     this.options.emit({ type: "engine", engine, state, url });
-    this.children.get(engine)!.died.catch((error) => this.lose(engine, "died", error));
+    died.catch((error) => this.lose(engine, "died", error));
+    if (this.options.watchesLoad) this.watchLoad(engine, running);
+    return { engine, url };
+  }
+
+  private async watchLoad(engine: number, running: RunningEngine): Promise<void> {
+    const { signal } = this.stopping;
+    while (!signal.aborted && this.running.get(engine) === running) {
+      const load = this.client.load(running.url, { timeoutSeconds: callSeconds, signal });
+      // Silence says nothing of its load; whether it is gone is told elsewhere.
+      this.router.observe(engine, await load.catch(() => ({ running: 0, waiting: 0 })));
+      await sleep(deadlineMs(loadEverySeconds), undefined, { signal }).catch(() => {});
+    }
   }
 
   /** Starts it again once it is `gone`, if it may be. */
   private lose(engine: number, state: "died" | "removed", error: unknown, gone?: Promise<void>): void {
-    this.children.delete(engine);
-    if (this.stopping) return;
+    if (this.stopping.signal.aborted) return;
+    this.running.delete(engine);
     if (this.restarts++ < this.options.maxRestarts) {
       this.router.expected++;
       const start: Promise<void> = this.startAgain(engine, gone).finally(() => this.starting.delete(start));
@@ -144,14 +149,12 @@ export class EngineFleet {
   private async startAgain(engine: number, gone?: Promise<void>): Promise<void> {
     try {
       await gone;
-      if (this.stopping) return;
-      const url = await this.startEngine(engine);
+      await this.startEngine(engine);
       this.router.expected--;
-      this.serve(engine, url, "restarted");
-      this.onRestart({ engine, url });
+      this.onRestart(this.serve(engine, "restarted"));
     } catch (error) {
       this.router.expected--;
-      this.lose(engine, "died", error, this.children.get(engine)?.stop(dropSeconds));
+      this.lose(engine, "died", error, this.running.get(engine)?.stop(dropSeconds));
     }
   }
 }

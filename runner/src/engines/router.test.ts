@@ -41,6 +41,34 @@ describe("EngineRouter", () => {
     expect((await router.acquire("d", 1)).engine).toBe(0);
   });
 
+  it("sends sessions where fewer requests are, others' counted", async () => {
+    const router = withEngines(2);
+    router.observe(0, { running: 3, waiting: 0 });
+    for (const session of ["a", "b", "c"]) expect((await router.acquire(session, 1)).engine).toBe(1);
+    router.observe(0, { running: 0, waiting: 0 });
+    expect((await router.acquire("d", 1)).engine).toBe(0);
+  });
+
+  it("gives an engine where requests wait no session beyond twice what it runs, but its own ones", async () => {
+    const router = withEngines(2);
+    const leases = [];
+    for (const session of ["a", "b", "c", "d"]) leases.push(await router.acquire(session, 1));
+    for (const engine of [0, 1]) router.observe(engine, { running: 1, waiting: 1 });
+    const order: string[] = [];
+    const later = ["e", "f", "g"].map(async (session) => {
+      order.push(session + (await router.acquire(session, 5)).engine);
+    });
+    await router.acquire("a", 1);
+    expect(order).toEqual([]);
+    leases[1]!.release();
+    await later[0];
+    expect(order).toEqual(["e1"]);
+    // Nothing waits there any more.
+    router.observe(1, { running: 1, waiting: 0 });
+    await Promise.all(later);
+    expect(order).toEqual(["e1", "f1", "g1"]);
+  });
+
   it("keeps the evals' engines apart", async () => {
     const router = new EngineRouter(1);
     for (const url of ["http://engine-0", "http://engine-1"]) router.add(url);

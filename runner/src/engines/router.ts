@@ -3,6 +3,7 @@ import { type Deferred, deferred } from "../deferred.ts";
 import { RunnerError } from "../errors.ts";
 import { indented } from "../lists.ts";
 import type { EngineLease } from "./types.ts";
+import type { EngineLoad } from "./wire.ts";
 
 /** Engines that `eval.engines` sets apart hold one version while the others go on. */
 export type EnginePool = "train" | "eval";
@@ -17,6 +18,10 @@ interface Engine {
   serves: boolean;
   /** Leases out. */
   active: number;
+  /** Requests there that are no leases of ours, when it was last asked. */
+  others: number;
+  /** Requests at which it takes no further session. */
+  most: number;
   /** In a row, since the last sync: whoever fails fast would seem the least loaded. */
   failures: number;
   /** Leases ever. */
@@ -27,6 +32,8 @@ interface Waiter extends Deferred<EngineLease> {
   sessionId: string;
   pool: EnginePool;
 }
+
+const waitedFor = "an engine: held by a weight sync, started again, or without room";
 
 /** Sessions remembered; the longest unused are forgotten first. */
 const maxPins = 65_536;
@@ -58,7 +65,8 @@ export class EngineRouter {
   add(url: string, again?: number): number {
     const id = again ?? this.nextId++;
     const pool = id < this.evalEngines ? "eval" : "train";
-    this.engines.set(id, { id, url, pool, serves: again === undefined, active: 0, failures: 0, served: 0 });
+    const load = { active: 0, others: 0, most: Infinity, failures: 0, served: 0 };
+    this.engines.set(id, { id, url, pool, serves: again === undefined, ...load });
     return id;
   }
 
@@ -68,6 +76,18 @@ export class EngineRouter {
     if (admitted?.url !== url) return;
     const others = this.version[admitted.pool];
     if (version === undefined || others === null || others === version) admitted.serves = true;
+    this.grantWaiting();
+  }
+
+  /**
+   * What an engine says of its load. While requests wait there it gets new sessions up to twice what it runs: enough to
+   * go on with; what is beyond waits here, for whichever engine has room first.
+   */
+  observe(engine: number, { running, waiting }: EngineLoad): void {
+    const observed = this.engines.get(engine);
+    if (!observed) return;
+    observed.others = Math.max(0, running + waiting - observed.active);
+    observed.most = waiting > 0 ? Math.max(1, 2 * running) : Infinity;
     this.grantWaiting();
   }
 
@@ -94,7 +114,7 @@ export class EngineRouter {
   ): Promise<EngineLease> {
     signal?.throwIfAborted();
     if (!this.hasAny(pool)) throw this.nobodyLeft();
-    if (this.grants(pool)) return this.grant(sessionId, pool);
+    if (this.grants(sessionId, pool)) return this.grant(sessionId, pool);
     const waiter = { sessionId, pool, ...deferred<EngineLease>() };
     this.waiting.add(waiter);
     const onAbort = () => {
@@ -104,7 +124,7 @@ export class EngineRouter {
     };
     signal?.addEventListener("abort", onAbort);
     try {
-      return await withDeadline(waiter.promise, timeoutSeconds, "an engine: held by a weight sync, or started again");
+      return await withDeadline(waiter.promise, timeoutSeconds, waitedFor);
     } finally {
       this.waiting.delete(waiter);
       signal?.removeEventListener("abort", onAbort);
@@ -151,14 +171,23 @@ export class EngineRouter {
     return this.in([pool]).some(({ serves }) => serves);
   }
 
-  private grants(pool: EnginePool): boolean {
-    return !this.held.has(pool) && this.serves(pool);
+  private grants(sessionId: string, pool: EnginePool): boolean {
+    return !this.held.has(pool) && (this.pinned(sessionId) !== undefined || this.withRoom(pool).length > 0);
+  }
+
+  /** Where the session is, whose cache it has. */
+  private pinned(sessionId: string): Engine | undefined {
+    return this.engines.get(this.pins.get(sessionId) ?? -1);
+  }
+
+  private withRoom(pool: EnginePool): Engine[] {
+    return this.in([pool]).filter(({ serves, active, others, most }) => serves && active + others < most);
   }
 
   private grantWaiting(): void {
     for (const waiter of this.waiting) {
       const { sessionId, pool, resolve } = waiter;
-      if (this.grants(pool) && this.waiting.delete(waiter)) resolve(this.grant(sessionId, pool));
+      if (this.grants(sessionId, pool) && this.waiting.delete(waiter)) resolve(this.grant(sessionId, pool));
     }
   }
 
@@ -167,7 +196,7 @@ export class EngineRouter {
   }
 
   private grant(sessionId: string, pool: EnginePool): EngineLease {
-    const engine = this.engines.get(this.pins.get(sessionId) ?? -1) ?? this.leastLoaded(pool);
+    const engine = this.pinned(sessionId) ?? this.leastLoaded(pool);
     // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
     this.pins.set(sessionId, engine.id);
@@ -182,15 +211,15 @@ export class EngineRouter {
       engine.failures = failed ? engine.failures + 1 : 0;
       if (failed) this.pins.delete(sessionId);
       this.wakeDrained();
+      this.grantWaiting();
     };
     return { url: engine.url, engine: engine.id, version: this.version[pool], release };
   }
 
   private leastLoaded(pool: EnginePool): Engine {
-    const engines = this.in([pool]).filter(({ serves }) => serves);
-    const rank = ({ failures, active, served }: Engine, than: Engine) =>
-      failures - than.failures || active - than.active || served - than.served;
-    return engines.reduce((best, engine) => (rank(engine, best) < 0 ? engine : best));
+    const rank = ({ failures, active, others, served }: Engine, than: Engine) =>
+      failures - than.failures || active + others - than.active - than.others || served - than.served;
+    return this.withRoom(pool).reduce((best, engine) => (rank(engine, best) < 0 ? engine : best));
   }
 
   private wakeDrained(): void {

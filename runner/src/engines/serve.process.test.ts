@@ -14,8 +14,11 @@ import { Child } from "../launchers/child.ts";
 import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
+import { embeddedEngine } from "./start.ts";
+import { C10dTransport } from "./transfer/c10d.ts";
+import type { SyncRanks } from "./transfer/transport.ts";
 import type { GenerateResult } from "./types.ts";
-import { joinEngine, type SyncRanks, syncWeights } from "./weight-sync.ts";
+import { joinEngine, syncWeights } from "./weight-sync.ts";
 
 const modelFolder = fileURLToPath(new URL("./fixtures/tiny-model", import.meta.url));
 const { decoder } = readModelFolder(modelFolder, { weights: "none" });
@@ -46,8 +49,8 @@ async function startFleet(
   maxRestarts = 0,
   folder = modelFolder,
 ): Promise<EngineFleet> {
-  const common = { model: folder, version: 0, startSeconds: 60, maxRestarts, emit };
-  const fleet = await EngineFleet.start({ count, args: ["--init", "random", "--seed", "11", ...args], ...common });
+  const start = embeddedEngine(folder, ["--init", "random", "--seed", "11", ...args], 60);
+  const fleet = await EngineFleet.start({ count, start, version: 0, maxRestarts, emit });
   fleets.push(fleet);
   return fleet;
 }
@@ -234,9 +237,14 @@ function localRanks(): SyncRanks & { close(): void } {
 
 function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
   const { units } = decoder;
+  // A group lasts as long as its transport.
+  const transport = transports.get(ranks) ?? new C10dTransport({ client: fleet.client, ranks, units, deadlineSeconds });
+  transports.set(ranks, transport);
   const rest = { inFlight: "wait", drainSeconds: 30, deadlineSeconds, log: () => {} } as const;
-  return { fleet, ranks, units, version, ...rest };
+  return { fleet, transport, version, ...rest };
 }
+
+const transports = new Map<SyncRanks, C10dTransport>();
 
 function syncTo(...given: Parameters<typeof syncOptions>) {
   return syncWeights(syncOptions(...given));
@@ -361,14 +369,14 @@ describe("EngineFleet", () => {
   });
 
   it("leaves no process when a start fails", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 60, maxRestarts: 1, emit };
+    const options = { start: embeddedEngine(modelFolder, [], 60), version: 0, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 2, ...options })).rejects.toThrow("holds no weights");
     // pgrep finds nothing, which it says by failing.
     expect(enginePids).toThrow();
   });
 
   it("does not wait for ever for an engine that never listens", async () => {
-    const options = { model: modelFolder, version: 0, startSeconds: 0.05, maxRestarts: 1, emit };
-    await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to listen");
+    const options = { start: embeddedEngine(modelFolder, [], 0.05), version: 0, maxRestarts: 1, emit };
+    await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to answer");
   });
 });

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { expectRight, expectServing, type Fault, sample, seconds, setUp, units } from "./fixtures/faulty-engines.ts";
+import { expectRight, expectServing, type Fault, sample, seconds, setUp } from "./fixtures/faulty-engines.ts";
 import { joinEngine, syncWeights } from "./weight-sync.ts";
 
 describe("syncWeights", () => {
@@ -82,11 +82,10 @@ describe("syncWeights", () => {
   it("fails by its deadline, and names what runs, when requests do not end", async () => {
     const setup = await setUp(1);
     await setup.fleet.router.acquire("stuck", 5);
-    const { fleet, ranks } = setup;
+    const { fleet, transport } = setup;
     const options = {
       fleet,
-      ranks,
-      units,
+      transport,
       version: 1,
       inFlight: "wait",
       deadlineSeconds: seconds,
@@ -118,10 +117,10 @@ describe("syncWeights", () => {
   });
 
   it("an engine that joins serves at its pool's version alone", async () => {
-    const { fleet, engines, ranks, sync } = await setUp(2, 1);
+    const { fleet, engines, transport, sync } = await setUp(2, 1);
     await sync(1);
     await sync(2, { pools: ["train"] });
-    const options = { fleet, ranks, units, inFlight: "wait", drainSeconds: 5, deadlineSeconds: seconds } as const;
+    const options = { fleet, transport, inFlight: "wait", drainSeconds: 5, deadlineSeconds: seconds } as const;
     for (const { engine, url } of fleet.router.alive()) {
       fleet.router.remove(engine, "it died");
       fleet.router.add(url, engine);

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { encodeGenerate, parseGenerate } from "./wire.ts";
+import { encodeGenerate, parseGenerate, parseLoad, parsePromptLogprobs } from "./wire.ts";
 
 const recorded = JSON.parse(readFileSync(new URL("./fixtures/vllm-0.32.json", import.meta.url), "utf8"));
 
@@ -83,4 +83,35 @@ describe("parseGenerate", () => {
   it.each([null, {}, { choices: [] }, { choices: [{}, {}] }])("refuses %j", (answer) => {
     expect(() => parseGenerate(answer)).toThrow("instead of one");
   });
+});
+
+describe("parsePromptLogprobs", () => {
+  const { request, response } = recorded.generate_prompt_logprobs;
+
+  it("reads what vLLM 0.32 answered: none of the first token", () => {
+    expect(parsePromptLogprobs(response, Int32Array.from(request.body.token_ids))).toEqual([
+      -6.202847003936768, -6.271533966064453, -6.807338714599609, -6.437737941741943, -7.008145332336426,
+    ]);
+  });
+
+  it.each([
+    ["none", {}, "no prompt_logprobs for 2 tokens"],
+    ["too few", { prompt_logprobs: [null] }, "1 prompt_logprobs for 2 tokens"],
+    ["another token's", { prompt_logprobs: [null, { "7": { logprob: -1 } }] }, "log-probability undefined at 1"],
+    ["the clamp", { prompt_logprobs: [null, { "2": { logprob: -9999 } }] }, "log-probability -9999 at 1"],
+  ])("refuses %s", (_, answer, reason) => {
+    expect(() => parsePromptLogprobs(answer, Int32Array.of(1, 2))).toThrow(reason);
+  });
+});
+
+it("parseLoad sums an engine's replicas, and nothing of a like name", () => {
+  const lines = [
+    "# TYPE vllm:num_requests_running gauge",
+    'vllm:num_requests_running{engine="0",model_name="m"} 3.0',
+    'vllm:num_requests_running{engine="1",model_name="m"} 4.0',
+    'vllm:num_requests_waiting{engine="0",model_name="m"} 1e+01',
+    'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 10.0',
+  ];
+  expect(parseLoad(lines.join("\n"))).toEqual({ running: 7, waiting: 10 });
+  expect(parseLoad("")).toEqual({ running: 0, waiting: 0 });
 });

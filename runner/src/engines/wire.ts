@@ -112,6 +112,35 @@ export function parseVersion(version: string): number {
   return Number(version);
 }
 
+/** vLLM's `prompt_logprobs`: null, then for each further token its entry by id. */
+export function parsePromptLogprobs(reply: unknown, tokenIds: Int32Array): number[] {
+  const entries = (reply as { prompt_logprobs?: (Record<string, { logprob: number }> | null)[] }).prompt_logprobs;
+  if (entries?.length !== tokenIds.length) {
+    throw bad(`${entries?.length ?? "no"} prompt_logprobs for ${tokenIds.length} tokens`);
+  }
+  return entries.slice(1).map((entry, index) => {
+    const logprob = entry?.[String(tokenIds[index + 1])]?.logprob;
+    if (logprob === undefined || !Number.isFinite(logprob) || logprob === clampedInfinity) {
+      throw bad(`the prompt log-probability ${logprob} at ${index + 1}`);
+    }
+    return logprob;
+  });
+}
+
+export interface EngineLoad {
+  running: number;
+  waiting: number;
+}
+
+/** Of `/metrics`, in Prometheus' text. */
+export function parseLoad(metrics: string): EngineLoad {
+  const sum = (name: string) => {
+    const samples = [...metrics.matchAll(new RegExp(`^vllm:${name}(?:\\{.*\\})? (\\S+)`, "gm"))];
+    return samples.reduce((total, [, value]) => total + Number(value), 0);
+  };
+  return { running: sum("num_requests_running"), waiting: sum("num_requests_waiting") };
+}
+
 function bad(what: string): RunnerError {
   return new RunnerError(`the engine's answer has ${what}`);
 }

@@ -6,8 +6,10 @@ import { RunnerError } from "../errors.ts";
 export interface ChildOptions {
   /** As messages call it: "engine 0", "rank 1". */
   name: string;
-  /** Verb and arguments of this same command line. */
+  /** Verb and arguments of this same command line, or what follows `program`. */
   args: string[];
+  /** Another program's name, in place of this command line. */
+  program?: string;
   env?: Record<string, string>;
   /** Where it works; as this process where not given. */
   cwd?: string;
@@ -19,9 +21,14 @@ export class ChildDied extends RunnerError {}
 
 const keptLines = 20;
 
+/** For a program that does not heed its standard input: once that closes its group is asked to end, then killed. */
+const guarded =
+  'exec 3<&0 </dev/null; (trap "" TERM; read -r _ <&3; kill -TERM -$$; sleep 5; kill -KILL -$$) >/dev/null 2>&1 & ' +
+  'exec "$@" 3<&-';
+
 /**
- * Another `molt-runner` process. It reads its standard input only to notice the end: when this process dies, however it
- * dies, the pipe closes and the child leaves (`endWithParent`). Its last output lines are kept to explain a death.
+ * Another `molt-runner` process, or another program. Standard input only says the end: when this process dies, however
+ * it dies, the pipe closes and the child leaves (`endWithParent`). Its last output lines are kept to explain a death.
  */
 export class Child {
   readonly name: string;
@@ -32,17 +39,23 @@ export class Child {
   private readonly closed: Promise<void>;
   private stopping = false;
 
-  constructor({ name, args, env, cwd, onLine }: ChildOptions) {
+  constructor({ name, args, program, env, cwd, onLine }: ChildOptions) {
     this.name = name;
     // One OpenMP thread team per process, and no spinning at barriers: the cores are shared.
-    const threads = { OMP_WAIT_POLICY: "passive", OMP_NUM_THREADS: "1" };
-    this.process = spawn(process.execPath, ["--enable-source-maps", cliPath(), ...args], {
+    const threads = program === undefined && { OMP_WAIT_POLICY: "passive", OMP_NUM_THREADS: "1" };
+    const [file, ...words] =
+      program === undefined
+        ? [process.execPath, "--enable-source-maps", cliPath(), ...args]
+        : ["/bin/sh", "-c", guarded, "sh", program, ...args];
+    this.process = spawn(file!, words, {
       stdio: ["pipe", "pipe", "pipe"],
       // Of a group of its own: Ctrl-C at the terminal reaches the controller alone, which ends its children in order.
       detached: true,
       cwd,
       env: { ...threads, ...process.env, ...env, MOLT_CHILD: "1" },
     });
+    // What a program leaves behind goes with it.
+    if (program !== undefined) this.process.once("exit", () => this.killGroup());
     this.process.stdin?.on("error", () => {});
     for (const stream of [this.process.stdout, this.process.stderr]) {
       let rest = "";
@@ -85,6 +98,14 @@ export class Child {
 
   kill(signal: NodeJS.Signals = "SIGKILL"): void {
     this.process.kill(signal);
+  }
+
+  private killGroup(): void {
+    try {
+      process.kill(-this.process.pid!, "SIGKILL");
+    } catch {
+      // Nothing is left of it.
+    }
   }
 
   private deathError(code: number | null, signal: NodeJS.Signals | null): ChildDied {

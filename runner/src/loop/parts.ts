@@ -4,6 +4,7 @@ import type { Row } from "../agents/types.ts";
 import { readDataset } from "../data/dataset.ts";
 import type { ModelFolder } from "../data/model-folder.ts";
 import { EngineFleet } from "../engines/fleet.ts";
+import { type EngineInit, fleetOf } from "../engines/from-recipe.ts";
 import type { Cluster } from "../launchers/cluster.ts";
 import type { Seat } from "../launchers/node.ts";
 import type { Recipe } from "../recipe/index.ts";
@@ -21,8 +22,9 @@ export const requestSeconds = 600;
 export function syncDeadlines({ engine, rollout }: Recipe) {
   // Requests end at the turn's timeout: a longer drain is a fault.
   const drainSeconds = rollout.turn_timeout + 10;
-  const deadlineSeconds = 120;
-  return { drainSeconds, deadlineSeconds, heldSeconds: drainSeconds + deadlineSeconds * (1 + engine.count) };
+  const deadlineSeconds = engine.sync_timeout;
+  const syncSeconds = drainSeconds + deadlineSeconds * (1 + engine.count);
+  return { drainSeconds, deadlineSeconds, heldSeconds: Math.max(syncSeconds, engine.start_timeout) };
 }
 
 export function rolloutLimits(recipe: Recipe): RolloutLimits {
@@ -100,37 +102,15 @@ export async function startSampling(
   recipe: Recipe,
   folder: ModelFolder,
   runId: string,
-  init: "weights" | "random",
+  init: EngineInit,
   emit: Emit,
   cluster: Cluster,
 ): Promise<Sampling> {
-  const { engine, data, rollout, run, train } = recipe;
-  const limits = {
-    "--max-model-len": data.max_len,
-    "--dtype": engine.dtype,
-    // Alone in its batch a request is computed in the same shapes, whatever else is asked.
-    "--max-num-seqs": run.deterministic ? 1 : engine.max_num_seqs,
-    ...(run.deterministic && { "--threads": 1 }),
-    "--page-size": engine.page_size,
-    ...(engine.cache_tokens !== null && { "--cache-tokens": engine.cache_tokens }),
-  };
+  const { data, engine, rollout, run, train } = recipe;
   const { engines } = placementOf(recipe, "run");
-  const fleet = await EngineFleet.start({
-    count: engine.count,
-    seatOf: (index) => cluster.seat(engines[index]!),
-    evalEngines: recipe.eval.engines,
-    model: folder.path,
-    args: [
-      "--init",
-      init,
-      ...(train.routing_replay ? ["--enable-return-routed-experts"] : []),
-      ...Object.entries(limits).flatMap(([flag, value]) => [flag, String(value)]),
-    ],
-    version: 0,
-    startSeconds,
-    maxRestarts: run.max_restarts,
-    emit,
-  });
+  // Those that somebody else runs have their places.
+  const seats = engine.urls.length === 0 && { seatOf: (index: number) => cluster.seat(engines[index]!) };
+  const fleet = await EngineFleet.start({ ...fleetOf(recipe, folder.path, init), ...seats, emit });
   try {
     const agents = await AgentPool.start({
       workers: rollout.workers,

@@ -7,7 +7,9 @@ import { type Prompt, PromptQueue } from "../data/order.ts";
 import { Tokenizer } from "../data/tokenizer.ts";
 import { deferred } from "../deferred.ts";
 import type { Engine } from "../engines/fleet.ts";
+import { transportOf } from "../engines/from-recipe.ts";
 import type { EnginePool } from "../engines/router.ts";
+import type { Transport } from "../engines/transfer/transport.ts";
 import { joinEngine, type SyncOptions, type SyncResult, syncWeights } from "../engines/weight-sync.ts";
 import { ChildDied } from "../launchers/child.ts";
 import { type Cluster, localCluster } from "../launchers/cluster.ts";
@@ -131,6 +133,7 @@ class TrainRun implements LoopServices {
   private tokenizer: Tokenizer | null = null;
   private readonly warn = (message: string) => this.options.log.emit({ type: "warning", message });
   private readonly store: RolloutStore;
+  private readonly transport: Transport;
 
   constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts, settings: TrainSettings) {
     this.options = options;
@@ -152,7 +155,9 @@ class TrainRun implements LoopServices {
       mixture: data.mixture,
       bySolveRate: recipe.data.curriculum === "solve_rate",
     });
-    parts.fleet.onRestart = (engine) => this.join(engine);
+    const { ranks, fleet } = parts;
+    this.transport = transportOf(recipe, folder, { ranks, client: fleet.client }, options.directory.path);
+    fleet.onRestart = (engine) => this.join(engine);
     const { evalRows } = data;
     this.evaluate = evalRows && ((step, signal) => this.evaluateRows(evalRows, step, signal));
   }
@@ -264,12 +269,10 @@ class TrainRun implements LoopServices {
 
   private syncOptions(version: number): SyncOptions {
     const { recipe } = this.options;
-    const { ranks, fleet } = this.parts;
     const { drainSeconds, deadlineSeconds } = syncDeadlines(recipe);
     return {
-      fleet,
-      ranks,
-      units: this.folder.decoder.units,
+      fleet: this.parts.fleet,
+      transport: this.transport,
       version,
       inFlight: recipe.train.partial_rollout,
       drainSeconds,

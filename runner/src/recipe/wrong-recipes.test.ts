@@ -87,7 +87,7 @@ const wrong: [name: string, text: string, expected: string[]][] = [
     `${right}vllm: { extra_args: &a [x, x, x, x, x, x, x, x] }\n` +
       "b: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\n" +
       "d: &d [*c, *c, *c, *c, *c, *c, *c, *c]\nreward: { clip_range: [*d, *d] }\n",
-    ["4:24 planned", "5:1 unknown-key", "6:1 unknown-key", "7:1 unknown-key", "8:23 wrong-value"],
+    ["5:1 unknown-key", "6:1 unknown-key", "7:1 unknown-key", "8:23 wrong-value"],
   ],
   // YAML that does not parse.
   ["a tab", "actor:\n\tmodel_name_or_path: m\n", ["2:1 syntax"]],

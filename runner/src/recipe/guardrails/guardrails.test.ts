@@ -55,6 +55,31 @@ const wrong: [lines: string, column: number, severity: string, message: string][
     "train.grader_command grades what train.agent_command did; an agent's class returns its reward itself",
   ],
   [
+    "engine: { count: 3, urls: [http://a:1, http://b:1] }",
+    27,
+    "error",
+    "engine.count (3) must be 2: engine.urls names 2 engines",
+  ],
+  [
+    "vllm: { pipeline_parallel_size: 2, data_parallel_size: 4 }\nengine: { kind: vllm }",
+    33,
+    "error",
+    "vllm.pipeline_parallel_size (2) must be 1 with vllm.data_parallel_size 4: take vllm.tensor_parallel_size",
+  ],
+  [
+    "vllm: { mtp_num_speculative_tokens: 2 }\nengine: { kind: vllm }",
+    37,
+    "error",
+    "vllm.enable_prefix_caching must be false with vllm.mtp_num_speculative_tokens 2: " +
+      "a cached prefix lacks what drafting needs",
+  ],
+  [
+    "engine: { kind: vllm, cache_tokens: 4096 }",
+    37,
+    "warning",
+    "engine.cache_tokens is the embedded engine's; vLLM fills vllm.gpu_memory_utilization",
+  ],
+  [
     "ckpt: { best_metric_key: sampled }\neval: { dataset: e.jsonl, sampled: false }",
     26,
     "error",
@@ -381,6 +406,10 @@ const allowed: Record<string, string> = {
   evalPassK: "eval: { dataset: b.jsonl, n_samples_per_prompt: 4, temperature: 0.1, pass_k: [1, 4] }",
   curriculum: "data: { prompt_dataset: a.jsonl, curriculum: solve_rate }",
   cacheSize: "engine: { cache_tokens: 2048, page_size: 8 }",
+  attached: "engine: { count: 2, urls: [http://a:1, http://b:1] }",
+  replicasOrStages: "engine: { kind: vllm }\nvllm: { data_parallel_size: 2, tensor_parallel_size: 2 }",
+  draftedPrefixes: "engine: { kind: vllm }\nvllm: { mtp_num_speculative_tokens: 1, enable_prefix_caching: false }",
+  embeddedCache: "engine: { kind: vllm, max_num_seqs: 8 }",
   replyLength: "rollout: { max_new_tokens: 2047 }\neval: { max_new_tokens: 2047 }",
   temperature: "rollout: { temperature: 0.01 }",
   topP: "rollout: { top_p: 1.0 }\neval: { dataset: b.jsonl, top_p: 0.9, temperature: 0.7, n_samples_per_prompt: 4 }",

@@ -1,5 +1,6 @@
 import type { Recipe } from "../schema.ts";
 import * as algorithms from "./algorithms.ts";
+import * as engines from "./engines.ts";
 import type { Finding, Guardrail, Verb } from "./finding.ts";
 import * as groups from "./groups.ts";
 import * as inputs from "./inputs.ts";
@@ -11,7 +12,7 @@ export type { Finding, Guardrail, Setting, Verb } from "./finding.ts";
 
 /** Every guardrail by its name, which diagnostics carry as `rule`. */
 export const guardrailRules: ReadonlyMap<string, Guardrail> = new Map(
-  Object.entries({ ...inputs, ...sampling, ...groups, ...ranks, ...algorithms }),
+  Object.entries({ ...inputs, ...sampling, ...groups, ...ranks, ...engines, ...algorithms }),
 );
 
 export function guardrails(recipe: Recipe, verb: Verb): Finding[] {

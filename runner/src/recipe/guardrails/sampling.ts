@@ -42,11 +42,11 @@ export const replyLength: Guardrail = {
 export const cacheSize: Guardrail = {
   holds: "The key/value cache holds one sequence of data.max_len.",
   verbs: ["run", "eval"],
-  keys: ["engine.cache_tokens", "engine.page_size", "data.max_len"],
+  keys: ["engine.cache_tokens", "engine.page_size", "data.max_len", "engine.kind"],
   check({ engine, data }) {
     const { cache_tokens: tokens, page_size: page } = engine;
     const needed = Math.ceil(data.max_len / page) * page;
-    if (tokens === null || tokens >= needed) return null;
+    if (engine.kind === "vllm" || tokens === null || tokens >= needed) return null;
     const sum = `${data.max_len} tokens (data.max_len) in pages of ${page}`;
     const message = `engine.cache_tokens (${tokens}) must be at least ${needed}: one sequence takes ${sum}`;
     return mendedBy("engine.cache_tokens", needed, message);

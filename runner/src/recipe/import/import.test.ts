@@ -115,7 +115,7 @@ ray job submit --address="http://127.0.0.1:8265" -- python3 -m molt.cli.train_rl
    --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --train.batch_size 256 \\
    --algo.advantage.estimator grpo --algo.advantage.is_correction_level token \\
    --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 \\
-   --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --vllm.enforce_eager \\
+   --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --vllm.enforce_eager --vllm.block_size 32 \\
    --train.async_queue_size 2 --train.max_tokens_per_gpu 8192 --train.seed 7 \\
    --train.agent_path agents/math.py --train.num_episodes 3 \\
    --ckpt.output_dir $SAVE --fsdp.tp_size 2 --actor.loss_mode gspo \\
@@ -155,7 +155,7 @@ describe("a script of the original", () => {
       },
       reward: { clip_range: [-5, 5] },
       engine: { count: 4 },
-      vllm: { tensor_parallel_size: 2 },
+      vllm: { tensor_parallel_size: 2, enforce_eager: true },
       eval: { steps: 5, at_start: true },
       ckpt: { save_steps: -1, output_dir: "$" + "{env:HOME}/out" },
       logger: { logging_steps: 1 },
@@ -173,7 +173,7 @@ describe("a script of the original", () => {
     expect(left.map(({ line, flag, value, why }) => `${line} ${flag} ${value}: ${why}`)).toEqual([
       "16 --data.apply_chat_template : messages always go through the template",
       "19 --algo.dynamic_filtering_range 0,1: a group counts when its rewards differ",
-      "20 --vllm.enforce_eager : vLLM's own options go into vllm.extra_args, as its command line writes them",
+      "20 --vllm.block_size 32: vLLM's own options go into vllm.extra_args, as its command line writes them",
       "22 --train.agent_path agents/math.py: an agent is TypeScript here: write one and name it with train.agent_path",
       "23 --fsdp.tp_size 2: not in this version",
       "24 --eval.dataset : import executes nothing, and so does not know $(ls eval*.jsonl)",

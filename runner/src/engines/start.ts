@@ -1,0 +1,161 @@
+/** How an engine comes to be: a child of ours, or one that somebody else runs. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { deadlineMs, withDeadline } from "../deadline.ts";
+import { deferred, failure } from "../deferred.ts";
+import { messageOf } from "../errors.ts";
+import type { ChildOptions } from "../launchers/child.ts";
+import type { Seat } from "../launchers/node.ts";
+import { indented } from "../lists.ts";
+import type { EngineClient } from "./client.ts";
+
+export interface RunningEngine {
+  url: string;
+  /** Rejects, never resolves, when it is gone before `stop`. */
+  died: Promise<never>;
+  stop(graceSeconds: number): Promise<void>;
+}
+
+export interface StartContext {
+  client: EngineClient;
+  seat: Seat;
+  signal: AbortSignal;
+}
+
+/** Resolves once it answers; on failure, or when `signal` aborts, nothing of it is left. */
+export type StartEngine = (engine: number, context: StartContext) => Promise<RunningEngine>;
+
+/** For calls that an engine answers at once. */
+export const callSeconds = 10;
+/** Of an engine that has had its deadline. */
+const dropSeconds = 1;
+const askEveryMs = 300;
+const shownLines = 20;
+/** An attached engine is asked for its health so often, and gone after so many silences in a row. */
+const watchEveryMs = 1000;
+const missedLooks = 3;
+
+/** `molt-runner serve` over a free port. */
+export function embeddedEngine(model: string, args: string[], seconds: number): StartEngine {
+  return async (engine, context) => {
+    const { client, seat } = context;
+    const listening = deferred<string>();
+    const answering = async () => {
+      const url = await listening.promise;
+      await client.health(url, { timeoutSeconds: callSeconds });
+      return url;
+    };
+    const child = {
+      name: `engine ${engine}`,
+      args: ["serve", "--model", model, "--host", seat.node.address, "--port", "0", ...args],
+      onLine: (line: string) => {
+        if (line.startsWith('{"listening":')) listening.resolve(JSON.parse(line).listening);
+      },
+    };
+    return startChild(child, answering, seconds, context);
+  };
+}
+
+/** The words of a command, to which host and port are added. */
+export interface EngineCommand {
+  words: string[];
+  env: Record<string, string>;
+  /** Words that older versions of the program do not know: left out once it has said so. */
+  newer: string[];
+}
+
+/** Control routes have no authentication: it listens where its node does, which is this machine alone if it can be. */
+export function commandEngine({ words, env, newer }: EngineCommand, seconds: number): StartEngine {
+  let known = newer;
+  const start: StartEngine = async (engine, context) => {
+    const { client, seat, signal } = context;
+    const [program, ...args] = [...words, ...known] as [string, ...string[]];
+    const [host, port] = [seat.node.address, await seat.node.freePort()];
+    const place = ["--host", host, "--port", String(port)];
+    const child = { name: `engine ${engine}`, program, args: [...args, ...place], env };
+    const over = new AbortController();
+    const either = AbortSignal.any([signal, over.signal]);
+    try {
+      return await startChild(child, () => untilHealthy(client, `http://${host}:${port}`, either), seconds, context);
+    } catch (error) {
+      const unknown = /unrecognized arguments: (.*)/.exec(messageOf(error))?.[1]?.split(" ") ?? [];
+      if (signal.aborted || !known.some((word) => unknown.includes(word))) throw error;
+      known = known.filter((word) => !unknown.includes(word));
+      return start(engine, context);
+    } finally {
+      over.abort();
+    }
+  };
+  return start;
+}
+
+/** One that runs already, and may leave and come back. */
+export function attachedEngine(urls: string[], seconds: number): StartEngine {
+  return async (engine, { client, signal }) => {
+    const url = urls[engine]!;
+    const over = new AbortController();
+    try {
+      const answering = untilHealthy(client, url, AbortSignal.any([signal, over.signal]));
+      await withDeadline(answering, seconds, `engine ${engine} at ${url} to answer`);
+    } finally {
+      over.abort();
+    }
+    const [{ promise: died, reject }, stopped] = [failure(), new AbortController()];
+    watchHealth(client, url, stopped.signal).catch((error) => stopped.signal.aborted || reject(error));
+    return { url, died, stop: async () => stopped.abort() };
+  };
+}
+
+async function startChild(
+  options: ChildOptions,
+  answering: () => Promise<string>,
+  seconds: number,
+  { seat, signal }: StartContext,
+): Promise<RunningEngine> {
+  const ended = failure();
+  const onAbort = () => ended.reject(signal.reason);
+  signal.throwIfAborted();
+  signal.addEventListener("abort", onAbort);
+  const lines: string[] = [];
+  const onLine = (line: string) => {
+    options.onLine?.(line);
+    lines.push(line);
+    lines.splice(0, lines.length - shownLines);
+  };
+  const child = seat.node.start({ ...options, env: { ...options.env, ...seat.env }, onLine });
+  try {
+    const first = Promise.race([answering(), child.died, ended.promise]);
+    const what = () => `${child.name} to answer; its last lines:${indented(lines)}`;
+    const url = await withDeadline(first, seconds, what);
+    return { url, died: child.died, stop: (graceSeconds) => child.stop(graceSeconds) };
+  } catch (error) {
+    await child.stop(dropSeconds);
+    throw error;
+  } finally {
+    signal.removeEventListener("abort", onAbort);
+  }
+}
+
+async function untilHealthy(client: EngineClient, url: string, signal: AbortSignal): Promise<string> {
+  for (;;) {
+    const isHealthy = await client.health(url, { timeoutSeconds: callSeconds, signal }).then(
+      () => true,
+      () => false,
+    );
+    signal.throwIfAborted();
+    if (isHealthy) return url;
+    await sleep(askEveryMs, undefined, { signal });
+  }
+}
+
+/** Rejects when it is gone. */
+async function watchHealth(client: EngineClient, url: string, signal: AbortSignal): Promise<void> {
+  for (let missed = 0; ; ) {
+    await sleep(deadlineMs(watchEveryMs / 1000), undefined, { signal });
+    try {
+      await client.health(url, { timeoutSeconds: callSeconds, signal });
+      missed = 0;
+    } catch (error) {
+      if (++missed === missedLooks) throw error;
+    }
+  }
+}

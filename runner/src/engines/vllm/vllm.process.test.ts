@@ -1,0 +1,205 @@
+import { spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { isAlive, until } from "../../../test/processes.ts";
+import { withDeadline } from "../../deadline.ts";
+import { deferred } from "../../deferred.ts";
+import { freePort } from "../../launchers/free-port.ts";
+import { EngineClient } from "../client.ts";
+import { type Engine, type EngineEvent, EngineFleet, type FleetOptions } from "../fleet.ts";
+import { attachedEngine, commandEngine } from "../start.ts";
+import { Canary } from "../transfer/canary.ts";
+import { DirectoryTransport } from "../transfer/directory.ts";
+import type { SyncRanks } from "../transfer/transport.ts";
+import { joinEngine, type SyncOptions, syncWeights } from "../weight-sync.ts";
+import { probeVllm } from "./probe.ts";
+
+const fake = fileURLToPath(new URL("../fixtures/fake-vllm.mjs", import.meta.url));
+const model = fileURLToPath(new URL("../fixtures/tiny-model", import.meta.url));
+
+let folder: string;
+let fleet: EngineFleet | null;
+const told: EngineEvent[] = [];
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "vllm-"));
+  fleet = null;
+  told.length = 0;
+});
+afterEach(async () => {
+  await fleet?.stop();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** A fake `vllm serve` that lacks something. */
+function command(lacks = "", seconds = 30) {
+  const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_VLLM: lacks };
+  return commandEngine({ words: [process.execPath, fake, model], env, newer: ["--enable-scale-out"] }, seconds);
+}
+
+async function startFleet(count: number, more: Partial<FleetOptions> = {}): Promise<EngineFleet> {
+  const emit = (event: EngineEvent) => told.push(event);
+  const options = { count, start: command(), probe: probeVllm, version: 0, maxRestarts: 3, emit };
+  fleet = await EngineFleet.start({ ...options, ...more });
+  return fleet;
+}
+
+describe("an engine of a command", () => {
+  it("serves once it is healthy, under the version that it is given, and ends with the fleet", async () => {
+    const { urls, client } = await startFleet(2);
+    expect(new Set(urls).size).toBe(2);
+    for (const url of urls) expect(await client.weightVersion(url, { timeoutSeconds: 10 })).toBe("0");
+    await fleet!.stop();
+    const asked = new EngineClient();
+    for (const url of urls) await expect(asked.health(url, { timeoutSeconds: 10 })).rejects.toThrow("ECONNREFUSED");
+    await asked.close();
+  });
+
+  it("shows its last lines when it does not answer in time", async () => {
+    const late = startFleet(1, { start: command("listen", 2) });
+    await expect(late).rejects.toThrow(
+      /^waited 2 s for engine 0 to answer; its last lines:\n {4}loading the weights of .*tiny-model/,
+    );
+  });
+
+  it("says why it ended", async () => {
+    const start = commandEngine({ words: ["/bin/sh", "-c", "echo no GPU; exit 1"], env: {}, newer: [] }, 30);
+    await expect(startFleet(1, { start })).rejects.toThrow(
+      /engine 0 ended with exit code 1; its last lines:[\s\S]*no GPU/,
+    );
+    const absent = commandEngine({ words: ["no-such-program"], env: {}, newer: [] }, 30);
+    await expect(startFleet(1, { start: absent })).rejects.toThrow(/exit code 127[\s\S]*no-such-program/);
+  });
+
+  it("is started without the flags that its version does not know", async () => {
+    // That version serves the route of itself; the fake does not, which the probe would say.
+    const { urls } = await startFleet(1, { start: command("scale-out"), probe: undefined });
+    expect(urls).toHaveLength(1);
+  });
+
+  it("ends with all that it started when the runner is killed, though it does not heed", async () => {
+    const words = ["sleep 100 & echo $! $$; trap '' TERM; wait; wait"];
+    const child = fileURLToPath(new URL("../../launchers/child.ts", import.meta.url));
+    const entry = join(folder, "runner.mjs");
+    const { build } = await import("esbuild");
+    const contents = `import { Child } from ${JSON.stringify(child)};
+      new Child({ name: "c", program: "/bin/sh", args: ["-c", ...${JSON.stringify(words)}], onLine: console.log });`;
+    const stdin = { contents, resolveDir: folder };
+    await build({ stdin, bundle: true, platform: "node", format: "esm", outfile: entry });
+    const runner = spawn(process.execPath, [entry], { stdio: ["ignore", "pipe", "inherit"] });
+    const started = deferred<string>();
+    runner.stdout.once("data", (text) => started.resolve(String(text)));
+    const pids = (await withDeadline(started.promise, 20, "the program to start")).trim().split(" ").map(Number);
+    expect(pids.map(isAlive)).toEqual([true, true]);
+    runner.kill("SIGKILL");
+    await until("the program and what it started to end", () => !pids.some(isAlive), 20);
+  });
+});
+
+describe("probeVllm", () => {
+  it.each([
+    ["dev-mode", "set VLLM_SERVER_DEV_MODE=1 in its environment"],
+    ["scale-out", "start it with --enable-scale-out"],
+    ["processed", "start it with --logprobs-mode processed_logprobs"],
+  ])("says what brings %s", async (lacks, fix) => {
+    const started = startFleet(1, { start: command(lacks) });
+    await expect(started).rejects.toThrow(/^engine http\S+ \(vLLM 0\.32\.0\) lacks\n {4}/);
+    await expect(started).rejects.toThrow(fix);
+  });
+});
+
+/** A trainer whose weights are one number; what it writes and says may differ. */
+class OneNumber {
+  weights = 0;
+  says: number | null = null;
+  exports = 0;
+  readonly all = (async (method: string, params: { directory: string; rows: { tokens: Int32Array }[] }) => {
+    if (method === "exportWeights") {
+      this.exports++;
+      writeFileSync(join(params.directory, "model.safetensors"), String(this.weights));
+    }
+    if (method === "putRows") this.length = params.rows[0]!.tokens.length;
+    const logprobs = [Float32Array.from({ length: this.length }, (_, t) => -((this.says ?? this.weights) + t / 100))];
+    return [{ checksum: `weights ${this.weights}`, logprobs }];
+  }) as unknown as SyncRanks["all"];
+  private length = 0;
+}
+
+function syncer(ranks: OneNumber, started: EngineFleet) {
+  const { client } = started;
+  const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3 });
+  const transport = new DirectoryTransport({ client, ranks, canary, model, directory: join(folder, "weights") });
+  const rest = { fleet: started, transport, drainSeconds: 5, deadlineSeconds: 20 };
+  return (version: number): SyncOptions => ({ ...rest, version, inFlight: "wait", log: () => {} });
+}
+
+describe("DirectoryTransport", () => {
+  it("brings every engine to the version, by one folder that goes again", async () => {
+    const ranks = new OneNumber();
+    const started = await startFleet(2);
+    const options = syncer(ranks, started);
+    for (const version of [1, 2]) {
+      ranks.weights = version / 2;
+      const done = await syncWeights(options(version));
+      expect(done).toMatchObject({ engines: 2, checksum: `weights ${version / 2}` });
+      for (const url of started.urls) {
+        const call = { timeoutSeconds: 10 };
+        expect(await started.client.weightVersion(url, call)).toBe(String(version));
+        const said = await started.client.promptLogprobs(url, Int32Array.of(1, 2), call);
+        expect(said[0]).toBeCloseTo(-(version / 2 + 0.01), 6);
+      }
+    }
+    expect(ranks.exports).toBe(2);
+    expect(readdirSync(join(folder, "weights"))).toEqual([]);
+  });
+
+  // case D5
+  it("drops engines that did not take the weights over, though they say the version", async () => {
+    const ranks = new OneNumber();
+    const started = await startFleet(1, { start: command("reload"), maxRestarts: 0 });
+    ranks.weights = 0.5;
+    const failed = syncWeights(syncer(ranks, started)(1));
+    const why = "does not have the weights of version 1: its canary is 0.5000 nats a token from the trainer's";
+    await expect(failed).rejects.toThrow(why);
+    expect(started.urls).toEqual([]);
+    expect(existsSync(join(folder, "weights", "version-1"))).toBe(false);
+  });
+});
+
+describe("an attached engine", () => {
+  it("may leave and come back: it serves once it has the others' weights", async () => {
+    const ports = [await freePort(), await freePort()];
+    const env = { ...process.env, VLLM_SERVER_DEV_MODE: "1" };
+    const serve = (port: number) =>
+      spawn(process.execPath, [fake, model, "--host", "127.0.0.1", "--port", String(port)], { env, stdio: "ignore" });
+    const servers = ports.map(serve);
+    try {
+      const urls = ports.map((port) => `http://127.0.0.1:${port}`);
+      const started = await startFleet(2, { start: attachedEngine(urls, 30) });
+      const ranks = new OneNumber();
+      const options = syncer(ranks, started);
+      ranks.weights = 1;
+      await syncWeights(options(1));
+      const restarted = deferred<Engine>();
+      started.onRestart = restarted.resolve;
+      servers[0]!.kill("SIGKILL");
+      await until("its absence to be noticed", () => started.urls.length === 1, 30);
+      for (const session of ["a", "b"]) expect((await started.router.acquire(session, 5)).engine).toBe(1);
+      servers[0] = serve(ports[0]!);
+      await joinEngine(options(1), await withDeadline(restarted.promise, 60, "its return"));
+      expect(told.map(({ engine, state }) => [engine, state]).slice(2)).toEqual([
+        [0, "died"],
+        [0, "restarted"],
+      ]);
+      const leases = await Promise.all(["c", "d"].map((session) => started.router.acquire(session, 5)));
+      expect(leases.map(({ engine, version }) => [engine, version])).toContainEqual([0, 1]);
+      await started.stop();
+      // It is somebody else's.
+      expect(servers.map(({ exitCode }) => exitCode)).toEqual([null, null]);
+    } finally {
+      for (const server of servers) server.kill("SIGKILL");
+    }
+  });
+});
