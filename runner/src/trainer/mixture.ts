@@ -33,8 +33,9 @@ export function mixtureMetrics(
   numTokens: number,
 ): UpdateMetrics {
   const metrics: UpdateMetrics = { sums: {}, maxima: {}, means: {} };
-  const coef = mixture?.balanceCoef ?? 0;
-  if (coef > 0) metrics.sums.balance_loss = (balance / coef) * numTokens;
+  if (!mixture) return metrics;
+  const { balanceCoef } = mixture;
+  if (balanceCoef > 0) metrics.sums.balance_loss = (balance / balanceCoef) * numTokens;
   const { differing, compared } = routeMismatch;
   if (compared > 0) metrics.means!.route_mismatch = [differing, compared];
   return metrics;
