@@ -55,9 +55,9 @@ export function rayCluster(home: string, bin: string): TestCluster {
     restart: async () => startWorker(),
     async jobs() {
       const { body } = await request(`${url}/api/jobs/`);
-      return ((await body.json()) as { submission_id: string; status: string }[]).map(
-        ({ submission_id, status }) => `${submission_id} ${status}`,
-      );
+      const jobs = (await body.json()) as { submission_id: string; status: string }[];
+      const left = jobs.filter(({ status }) => status === "PENDING" || status === "RUNNING");
+      return left.map(({ submission_id, status }) => `${submission_id} ${status}`);
     },
     end: () => rmSync(temporary, { recursive: true, force: true }),
   };
