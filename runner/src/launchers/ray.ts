@@ -91,11 +91,9 @@ export class RayLauncher implements Launcher {
   /** A job that still waits for its node starts one day all the same: it is turned away then. */
   private async stop(id: string, stopped: AbortController): Promise<void> {
     stopped.abort();
-    if (!(await this.isOverWithin(id, leaveSeconds))) {
-      await this.call("POST", `/api/jobs/${id}/stop`);
-      if (!(await this.isOverWithin(id, stopSeconds))) throw new RunnerError(`Ray has not stopped job ${id}`);
-    }
-    await this.call("DELETE", `/api/jobs/${id}`);
+    if (await this.isOverWithin(id, leaveSeconds)) return;
+    await this.call("POST", `/api/jobs/${id}/stop`);
+    if (!(await this.isOverWithin(id, stopSeconds))) throw new RunnerError(`Ray has not stopped job ${id}`);
   }
 
   private async isOverWithin(id: string, seconds: number): Promise<boolean> {
@@ -116,7 +114,7 @@ export class RayLauncher implements Launcher {
   }
 
   /** Not by `fetch`: Ray refuses posts with headers that look like a browser's. */
-  private async call<T>(method: "GET" | "POST" | "DELETE", path: string, json?: object): Promise<T> {
+  private async call<T>(method: "GET" | "POST", path: string, json?: object): Promise<T> {
     const timeout = deadlineMs(stopSeconds);
     const headers = { "content-type": "application/json", ...authorization() };
     const options = {

@@ -34,7 +34,7 @@ export interface TestCluster {
   restart(): Promise<void>;
   /** Does not let a job that was queued again wait. */
   hurry?(): Promise<void>;
-  /** That have not been taken away. */
+  /** That have not ended. */
   jobs(): Promise<string[]>;
   end(): void;
   log?(): string;
