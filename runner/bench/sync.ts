@@ -13,7 +13,7 @@ import type { Decoder } from "../src/data/decoder.ts";
 import { readModelFolder } from "../src/data/model-folder.ts";
 import { EngineFleet } from "../src/engines/fleet.ts";
 import { embeddedEngine } from "../src/engines/start.ts";
-import { C10dTransport } from "../src/engines/transfer/c10d.ts";
+import { BroadcastTransport } from "../src/engines/transfer/broadcast.ts";
 import type { Transport } from "../src/engines/transfer/transport.ts";
 import { syncWeights } from "../src/engines/weight-sync.ts";
 import { messageOf } from "../src/errors.ts";
@@ -142,7 +142,7 @@ async function measure(folder: string, count: number) {
     const ranks = await RankGroup.start({ count: 1, init: rankInit(decoder), deadlines });
     try {
       const { client } = fleet;
-      const transport = new C10dTransport({ client, ranks, units: decoder.units, deadlineSeconds });
+      const transport = new BroadcastTransport({ client, ranks, units: decoder.units, deadlineSeconds });
       // The first meets in a group and warms up.
       for (let version = 1; version <= repetitions + 1; version++)
         taken.push(await timeSync(fleet, transport, bytesOf(decoder.units), version));

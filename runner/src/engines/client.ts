@@ -6,16 +6,26 @@ import { checkRoutes } from "./routes.ts";
 import type { GenerateRequest, GenerateResult } from "./types.ts";
 import { type EngineLoad, encodeGenerate, parseGenerate, parseLoad, parsePromptLogprobs } from "./wire.ts";
 
-/** In vLLM's names; `backend`, `prefix` and the timeout are ours. */
-export interface TransferInit {
+/** In vLLM's names. */
+interface TransferPlace {
   master_address: string;
   master_port: number;
   /** The trainer is 0. */
   rank_offset: number;
   world_size: number;
+}
+
+/** The embedded engine's; all further names are ours. */
+export interface TransferInit extends TransferPlace {
   backend: "c10d";
   prefix: string;
   timeout_seconds: number;
+}
+
+interface PackedInit extends TransferPlace {
+  packed: boolean;
+  packed_buffer_size_bytes: number;
+  packed_num_buffers: number;
 }
 
 /** In broadcast order. */
@@ -164,7 +174,12 @@ export class EngineClient {
     return (await this.call<{ version: string }>(url, "GET /version", options)).version;
   }
 
-  async initWeightTransfer(url: string, init: TransferInit, options: CallOptions): Promise<void> {
+  /** Processes that take part in a transfer. */
+  async worldSize(url: string, options: CallOptions): Promise<number> {
+    return (await this.call<{ world_size: number }>(url, "GET /get_world_size", options)).world_size;
+  }
+
+  async initWeightTransfer(url: string, init: TransferInit | PackedInit, options: CallOptions): Promise<void> {
     await this.call(url, "POST /init_weight_transfer_engine", options, { init_info: init });
   }
 

@@ -5,7 +5,7 @@ import type { Recipe } from "../recipe/index.ts";
 import type { EngineClient } from "./client.ts";
 import type { FleetOptions } from "./fleet.ts";
 import { attachedEngine, commandEngine, embeddedEngine, type StartEngine } from "./start.ts";
-import { C10dTransport } from "./transfer/c10d.ts";
+import { BroadcastTransport } from "./transfer/broadcast.ts";
 import { Canary, tolerances } from "./transfer/canary.ts";
 import { DirectoryTransport } from "./transfer/directory.ts";
 import type { SyncRanks, Transport } from "./transfer/transport.ts";
@@ -57,11 +57,16 @@ export function transportOf(
   parts: { client: EngineClient; ranks: SyncRanks },
   directory: string,
 ): Transport {
-  const { engine, fsdp, data } = recipe;
+  const { engine, fsdp, data, vllm } = recipe;
   const { units, config } = folder.decoder;
-  if (engine.kind === "embedded") return new C10dTransport({ ...parts, units, deadlineSeconds: engine.sync_timeout });
+  const broadcast = { ...parts, units, deadlineSeconds: engine.sync_timeout };
+  if (engine.kind === "embedded") return new BroadcastTransport(broadcast);
   const dtype = engine.dtype === "bf16" ? engine.dtype : fsdp.param_dtype;
   const probe = { vocabSize: config.vocabSize, maxLen: data.max_len, tolerance: tolerances[dtype] };
   const canary = new Canary({ ...parts, ...probe });
+  if (vllm.sync_backend === "nccl") {
+    const sent = engine.dtype === "bf16" ? "bfloat16" : "float32";
+    return new BroadcastTransport({ ...broadcast, vllm: { dtype: sent, canary } });
+  }
   return new DirectoryTransport({ ...parts, canary, model: folder.path, directory: join(directory, "weights") });
 }

@@ -15,7 +15,7 @@ import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
 import { embeddedEngine } from "./start.ts";
-import { C10dTransport } from "./transfer/c10d.ts";
+import { BroadcastTransport } from "./transfer/broadcast.ts";
 import type { SyncRanks } from "./transfer/transport.ts";
 import type { GenerateResult } from "./types.ts";
 import { joinEngine, syncWeights } from "./weight-sync.ts";
@@ -238,13 +238,14 @@ function localRanks(): SyncRanks & { close(): void } {
 function syncOptions(version: number, fleet: EngineFleet, ranks: SyncRanks, deadlineSeconds = 60) {
   const { units } = decoder;
   // A group lasts as long as its transport.
-  const transport = transports.get(ranks) ?? new C10dTransport({ client: fleet.client, ranks, units, deadlineSeconds });
+  const transport =
+    transports.get(ranks) ?? new BroadcastTransport({ client: fleet.client, ranks, units, deadlineSeconds });
   transports.set(ranks, transport);
   const rest = { inFlight: "wait", drainSeconds: 30, deadlineSeconds, log: () => {} } as const;
   return { fleet, transport, version, ...rest };
 }
 
-const transports = new Map<SyncRanks, C10dTransport>();
+const transports = new Map<SyncRanks, BroadcastTransport>();
 
 function syncTo(...given: Parameters<typeof syncOptions>) {
   return syncWeights(syncOptions(...given));

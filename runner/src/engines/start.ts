@@ -72,17 +72,14 @@ export function commandEngine({ words, env, newer }: EngineCommand, seconds: num
     const [host, port] = [seat.node.address, await seat.node.freePort()];
     const place = ["--host", host, "--port", String(port)];
     const child = { name: `engine ${engine}`, program, args: [...args, ...place], env };
-    const over = new AbortController();
-    const either = AbortSignal.any([signal, over.signal]);
+    const answering = (over: AbortSignal) => untilHealthy(client, `http://${host}:${port}`, over);
     try {
-      return await startChild(child, () => untilHealthy(client, `http://${host}:${port}`, either), seconds, context);
+      return await startChild(child, answering, seconds, context);
     } catch (error) {
       const unknown = /unrecognized arguments: (.*)/.exec(messageOf(error))?.[1]?.split(" ") ?? [];
       if (signal.aborted || !known.some((word) => unknown.includes(word))) throw error;
       known = known.filter((word) => !unknown.includes(word));
       return start(engine, context);
-    } finally {
-      over.abort();
     }
   };
   return start;
@@ -92,13 +89,8 @@ export function commandEngine({ words, env, newer }: EngineCommand, seconds: num
 export function attachedEngine(urls: string[], seconds: number): StartEngine {
   return async (engine, { client, signal }) => {
     const url = urls[engine]!;
-    const over = new AbortController();
-    try {
-      const answering = untilHealthy(client, url, AbortSignal.any([signal, over.signal]));
-      await withDeadline(answering, seconds, `engine ${engine} at ${url} to answer`);
-    } finally {
-      over.abort();
-    }
+    const what = () => `engine ${engine} at ${url} to answer`;
+    await within(seconds, signal, what, (over) => untilHealthy(client, url, over));
     const [{ promise: died, reject }, stopped] = [failure(), new AbortController()];
     watchHealth(client, url, stopped.signal).catch((error) => stopped.signal.aborted || reject(error));
     return { url, died, stop: async () => stopped.abort() };
@@ -107,14 +99,10 @@ export function attachedEngine(urls: string[], seconds: number): StartEngine {
 
 async function startChild(
   options: ChildOptions,
-  answering: () => Promise<string>,
+  answering: (over: AbortSignal) => Promise<string>,
   seconds: number,
   { seat, signal }: StartContext,
 ): Promise<RunningEngine> {
-  const ended = failure();
-  const onAbort = () => ended.reject(signal.reason);
-  signal.throwIfAborted();
-  signal.addEventListener("abort", onAbort);
   const lines: string[] = [];
   const onLine = (line: string) => {
     options.onLine?.(line);
@@ -123,15 +111,31 @@ async function startChild(
   };
   const child = seat.node.start({ ...options, env: { ...options.env, ...seat.env }, onLine });
   try {
-    const first = Promise.race([answering(), child.died, ended.promise]);
     const what = () => `${child.name} to answer; its last lines:${indented(lines)}`;
-    const url = await withDeadline(first, seconds, what);
+    const url = await within(seconds, signal, what, (over) => Promise.race([answering(over), child.died]));
     return { url, died: child.died, stop: (graceSeconds) => child.stop(graceSeconds) };
   } catch (error) {
     await child.stop(dropSeconds);
     throw error;
+  }
+}
+
+/** What `body` resolves with, unless `seconds` pass or `signal` aborts first; the signal that it gets ends its work. */
+async function within<T>(
+  seconds: number,
+  signal: AbortSignal,
+  what: () => string,
+  body: (over: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const [ended, late] = [failure(), new AbortController()];
+  const over = AbortSignal.any([signal, late.signal]);
+  const onAbort = () => ended.reject(over.reason);
+  over.addEventListener("abort", onAbort);
+  if (over.aborted) onAbort();
+  try {
+    return await withDeadline(Promise.race([ended.promise, body(over)]), seconds, what);
   } finally {
-    signal.removeEventListener("abort", onAbort);
+    late.abort();
   }
 }
 

@@ -44,7 +44,8 @@ function typed(json: JsonType): fc.Arbitrary<unknown> {
   if (json.items) return fc.array(typed(json.items), { minLength: 1, maxLength: 3 });
   if (json.type === "boolean") return fc.boolean();
   if (json.type === "null") return fc.constant(null);
-  if (json.type === "string") return fc.constantFrom("a", "b.jsonl");
+  if (json.type === "string")
+    return json.pattern?.includes("http") ? fc.constant("http://a:1") : fc.constantFrom("a", "b.jsonl");
   const low = Math.max(json.minimum ?? json.exclusiveMinimum ?? -4, -4);
   const high = Math.min(json.maximum ?? json.exclusiveMaximum ?? low + 12, low + 12);
   if (json.type === "integer") return fc.integer({ min: low, max: high });

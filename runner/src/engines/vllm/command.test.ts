@@ -26,7 +26,7 @@ describe("vllmCommand", () => {
     ]);
     expect(words).not.toContain("--enforce-eager");
     expect(words).toContain("--enable-prefix-caching");
-    expect(words.filter((word) => /speculative|expert|attention-backend/.test(word))).toEqual([]);
+    expect(words.filter((word) => /speculative|expert|attention-backend|transfer/.test(word))).toEqual([]);
   });
 
   it("reads the folder's weights where no sync will bring any", () => {
@@ -47,6 +47,7 @@ describe("vllmCommand", () => {
         enforce_eager: true,
         attention_backend: "FLASH_ATTN",
         mtp_num_speculative_tokens: 2,
+        sync_backend: "nccl",
         extra_args: ["--block-size", "32"],
       },
     });
@@ -57,6 +58,7 @@ describe("vllmCommand", () => {
     expect(after(words, "--attention-backend")).toBe("FLASH_ATTN");
     const speculative = { method: "mtp", num_speculative_tokens: 2 };
     expect(JSON.parse(after(words, "--speculative-config")!)).toEqual(speculative);
+    expect(JSON.parse(after(words, "--weight-transfer-config")!)).toEqual({ backend: "nccl" });
     for (const flag of ["--enable-expert-parallel", "--no-enable-prefix-caching", "--enforce-eager"]) {
       expect(words).toContain(flag);
     }

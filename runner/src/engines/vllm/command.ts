@@ -30,6 +30,7 @@ export function vllmCommand(recipe: Recipe, model: string, init: "weights" | "ra
     // Of several servers one would abort its own requests alone.
     "--api-server-count": 1,
     ...(init === "random" && { "--load-format": "dummy" }),
+    ...(vllm.sync_backend === "nccl" && { "--weight-transfer-config": JSON.stringify({ backend: "nccl" }) }),
     ...(vllm.attention_backend !== null && { "--attention-backend": vllm.attention_backend }),
     ...(drafted > 0 && { "--speculative-config": JSON.stringify({ method: "mtp", num_speculative_tokens: drafted }) }),
   };

@@ -8,9 +8,11 @@ import { isAlive, until } from "../../../test/processes.ts";
 import { withDeadline } from "../../deadline.ts";
 import { deferred } from "../../deferred.ts";
 import { freePort } from "../../launchers/free-port.ts";
+import { localNode } from "../../launchers/node.ts";
 import { EngineClient } from "../client.ts";
 import { type Engine, type EngineEvent, EngineFleet, type FleetOptions } from "../fleet.ts";
 import { attachedEngine, commandEngine } from "../start.ts";
+import { BroadcastTransport } from "../transfer/broadcast.ts";
 import { Canary } from "../transfer/canary.ts";
 import { DirectoryTransport } from "../transfer/directory.ts";
 import type { SyncRanks } from "../transfer/transport.ts";
@@ -115,7 +117,15 @@ class OneNumber {
   weights = 0;
   says: number | null = null;
   exports = 0;
-  readonly all = (async (method: string, params: { directory: string; rows: { tokens: Int32Array }[] }) => {
+  readonly node = localNode;
+  readonly connected: object[] = [];
+  readonly sent: unknown[] = [];
+  readonly all = (async (
+    method: string,
+    params: { directory: string; rows: { tokens: Int32Array }[]; format: unknown },
+  ) => {
+    if (method === "connectEngines") this.connected.push(params);
+    if (method === "broadcastWeights") this.sent.push(params.format);
     if (method === "exportWeights") {
       this.exports++;
       writeFileSync(join(params.directory, "model.safetensors"), String(this.weights));
@@ -165,6 +175,39 @@ describe("DirectoryTransport", () => {
     await expect(failed).rejects.toThrow(why);
     expect(started.urls).toEqual([]);
     expect(existsSync(join(folder, "weights", "version-1"))).toBe(false);
+  });
+});
+
+describe("BroadcastTransport", () => {
+  it("joins vLLM's own group as rank 0, with a place for each of the engines' workers, and sends packed", async () => {
+    const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_WEIGHTS: "0.25" };
+    const words = [process.execPath, fake, model, "--tensor-parallel-size", "2"];
+    const started = await startFleet(2, { start: commandEngine({ words, env, newer: [] }, 30) });
+    const { client } = started;
+    const ranks = new OneNumber();
+    ranks.weights = 0.25;
+    const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3 });
+    const parameter = { role: "embed", name: "embed", shape: [50, 8], init: { kind: "ones" as const }, decay: true };
+    const units = [{ kind: "embedding" as const, parameters: [parameter] }];
+    const vllm = { dtype: "bfloat16", canary } as const;
+    const transport = new BroadcastTransport({ client, ranks, units, deadlineSeconds: 20, vllm });
+    const options = { ...syncer(ranks, started)(1), transport };
+    for (const version of [1, 2]) {
+      expect(await syncWeights({ ...options, version })).toMatchObject({ engines: 2, checksum: "weights 0.25" });
+    }
+    const told = await Promise.all(
+      started.urls.map(async (url) => (await (await fetch(`${url}/told`)).json()) as Record<string, unknown>[]),
+    );
+    // One group for both versions: a trainer and four workers.
+    const group = { master_address: "127.0.0.1", world_size: 5, packed: true, packed_buffer_size_bytes: 2 ** 30 };
+    expect(told.map(([init]) => init)).toMatchObject([
+      { ...group, rank_offset: 1 },
+      { ...group, rank_offset: 3 },
+    ]);
+    expect(ranks.connected).toMatchObject([{ backend: "vllm", worldSize: 5 }]);
+    const update = { names: ["embed"], dtype_names: ["bfloat16"], shapes: [[50, 8]] };
+    for (const [, ...updates] of told) expect(updates).toEqual([update, update]);
+    expect(ranks.sent).toEqual(Array(2).fill({ dtype: "bfloat16", bucketBytes: 2 ** 30 }));
   });
 });
 

@@ -20,5 +20,8 @@ export const vllm = section("Options of vLLM's own, read when engine.kind is vll
   mtp_num_speculative_tokens: key(z.int().min(0), 0, "Tokens that the model drafts a step; 0 is off.", {
     unit: "tokens",
   }),
+  sync_backend: key(z.enum(["directory", "nccl"]), "directory", "How it gets new weights: a folder, or a broadcast.", {
+    metrics: ["sync_seconds"],
+  }),
   extra_args: key(z.array(z.string()), [], "Further words of vLLM's command line, handed on as they are."),
 });
