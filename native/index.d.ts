@@ -183,7 +183,7 @@ export interface ModelOptions {
    * full.
    */
   gradientCheckpoint?: "full" | "selective" | "none";
-  /** False keeps gathered weights from forward until backward; `gradientCheckpoint: "none"` implies it. Default true. */
+  /** False keeps gathered weights until backward; `gradientCheckpoint: "none"` implies it. Default true. */
   reshardAfterForward?: boolean;
   /** Keeps whole float32 gradients over microbatches and sums them over ranks once, where they are read. */
   deferReduce?: boolean;

@@ -14,7 +14,8 @@ it("replaces its own section alone, and keeps all when the page is written anew"
   writeSection(page, "train", "## Train\n\n2 s\n");
   writeSection(page, "sync", "## Sync\n\n3 s\n");
   const sections =
-    "\n<!-- begin sync -->\n## Sync\n\n3 s\n<!-- end sync -->\n\n<!-- begin train -->\n## Train\n\n2 s\n<!-- end train -->\n";
+    "\n<!-- begin sync -->\n## Sync\n\n3 s\n<!-- end sync -->\n" +
+    "\n<!-- begin train -->\n## Train\n\n2 s\n<!-- end train -->\n";
   expect(readFileSync(page, "utf8")).toBe(`# Speed\n\ntable\n${sections}`);
   expect(keptSections(page)).toBe(sections);
   expect(keptSections(join(folder, "none.md"))).toBe("");

@@ -189,13 +189,14 @@ function section(all: Measured[]): string {
     "times Gloo",
   ];
   const gigabytes = (all[0]!.bytes / 1e9).toFixed(2);
+  const [load, date] = [loadavg()[0]!.toFixed(1), new Date().toISOString().slice(0, 10)];
   return `## Weight sync
 
-Written by \`npm run bench:sync\` (${availableParallelism()} cores, load ${loadavg()[0]!.toFixed(1)} at its end, ${new Date().toISOString().slice(0, 10)}): ${gigabytes} GB
+Written by \`npm run bench:sync\` (${availableParallelism()} cores, load ${load} at its end, ${date}): ${gigabytes} GB
 of float32 from one rank to embedded engines on the same machine, one thread each. \`sync\` is all of it, from holding
-requests to the last engine serving the version that its checksum verifies; \`no tokens\` is how much longer than usual a
-caller then waits for a token. Medians of ${repetitions}, lowest to highest. Beside it a copy of the same bytes in memory, and
-PyTorch's own broadcast of them over Gloo.
+requests to the last engine serving the version that its checksum verifies; \`no tokens\` is how much longer than usual
+a caller then waits for a token. Medians of ${repetitions}, lowest to highest. Beside it a copy of the same bytes in
+memory, and PyTorch's own broadcast of them over Gloo.
 
 | ${heads.join(" | ")} |
 |${heads.map((_, index) => (index === 0 ? "---|" : "--:|")).join("")}

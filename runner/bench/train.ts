@@ -1,5 +1,5 @@
 /**
- * `npm run bench:train [-- --smoke]`: a training step beside `transformers`, of a dense model and of a mixture, with and
+ * `npm run bench:train [-- --smoke]`: a training step beside `transformers`, of a dense model and a mixture, with and
  * without checkpointing; then on two ranks. Writes its section of docs/speed.md; a smoke run shows that all still runs.
  */
 import { existsSync } from "node:fs";
@@ -116,9 +116,9 @@ function section(rows: Row[]): string {
   const [load, date] = [loadavg()[0]!.toFixed(1), new Date().toISOString().slice(0, 10)];
   return `## Training step, dense and mixture
 
-Written by \`npm run bench:train\` (${availableParallelism()} cores, load ${load} at its end, ${date}): a random Qwen3 and a random Qwen3-MoE, ${count}
-rows of ${length} tokens, one thread a process; both sides in turn. Ratios are the peer's figure by ours: above 1 we are faster, or
-smaller. Seconds of forward, backward, clipping and AdamW:
+Written by \`npm run bench:train\` (${availableParallelism()} cores, load ${load} at its end, ${date}): a random Qwen3
+and a random Qwen3-MoE, ${count} rows of ${length} tokens, one thread a process; both sides in turn. Ratios are the
+peer's figure by ours: above 1 we are faster, or smaller. Seconds of forward, backward, clipping and AdamW:
 
 ${table(of("train"), "transformers")}
 
@@ -126,8 +126,9 @@ GB of the process's peak resident set:
 
 ${table(of("memory"), "transformers")}
 
-Seconds of a step on two ranks beside one, of one thread each, the mixture's experts halved. The ratio of the same rows is the
-speed-up; of as many rows for each rank, what it lacks to 1 is the share of a step that ranks wait for each other:
+Seconds of a step on two ranks beside one, of one thread each, the mixture's experts halved. The ratio of the same
+rows is the speed-up; of as many rows for each rank, what it lacks to 1 is the share of a step that ranks wait for each
+other:
 
 ${table(of("scale"), "one rank")}
 `;

@@ -75,11 +75,11 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     paths.reduce((tokens, path) => tokens + encoding.encode(read(path), [], []).length, 0);
 
   it.each([
-    ["the core", 8600, isCore],
-    ["the embedded engine", 1400, inEngine],
-    ["the rest of runner/", 7500, (path: string) => path.startsWith("runner/") && !inCore(path)],
-    ["native/", 4200, (path: string) => path.startsWith("native/")],
-    ["extension/", 3300, (path: string) => path.startsWith("extension/")],
+    ["the core", 9700, isCore],
+    ["the embedded engine", 1430, inEngine],
+    ["the rest of runner/", 8500, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["native/", 5500, (path: string) => path.startsWith("native/")],
+    ["extension/", 3400, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
     const lines = linesOf(sources.filter(belongs));
     expect(lines).toBeGreaterThan(100);
@@ -87,8 +87,8 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   });
 
   it.each([
-    ["the core", 122_000, isCore],
-    ["everything", 375_000, () => true],
+    ["the core", 138_000, isCore],
+    ["everything", 428_000, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });

@@ -37,8 +37,8 @@ const shownRows = 10;
 
 /**
  * Rows as sft takes them: null where one is left out. Longer ones than `data.max_len` are refused, left out or cut, as
- * `data.overlong` says; one that is cut before its first reply is left out. Throws where none is left. `file`, `option`:
- * the rows', for messages.
+ * `data.overlong` says; one that is cut before its first reply is left out. Throws where none is left.
+ * `file`, `option`: the rows', for messages.
  */
 export async function encodeDemonstrations(
   tokenizer: Tokenizer,

@@ -3,12 +3,6 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { deadlineMs } from "../deadline.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { replaceFile } from "../files.ts";
-import { inferVerb } from "../recipe/load.ts";
-import { placementOf } from "../recipe/planner/placement.ts";
-import type { Recipe } from "../recipe/schema.ts";
-import { cliPath } from "./child.ts";
-import { shellWord } from "./words.ts";
 
 const answerSeconds = 30;
 /** As long an answer of Slurm's stands: whoever follows a run asks often. */
@@ -21,28 +15,6 @@ export function ownJob(): string | null {
 }
 
 const nameOf = (id: string) => `Slurm job ${id}`;
-
-/**
- * Hands in the job that is to go on with a run, at first and each time that Slurm queues it again: after a node failed,
- * after a preemption, and when the run was told by SIGUSR2 to save before its time limit.
- */
-export function submitRun(directory: string, runId: string, recipe: Recipe): string {
-  const { launcher, run } = recipe;
-  const { nodes } = placementOf(recipe, inferVerb(recipe));
-  const hasGpus = run.device !== "auto" && run.device !== "cpu";
-  const words = [
-    ...["--parsable", `--job-name=${runId}`, `--nodes=${nodes}`, "--ntasks-per-node=1", "--requeue"],
-    ...["--open-mode=append", `--output=${join(directory, "slurm.log")}`, `--signal=B:USR2@${launcher.save_before}`],
-    ...(hasGpus && launcher.devices_per_node !== null ? [`--gpus-per-node=${launcher.devices_per_node}`] : []),
-    ...launcher.args,
-  ];
-  const command = launcher.command ?? [process.execPath, cliPath()];
-  // In the shell's place: signals for the batch script are the controller's.
-  const script = `#!/bin/sh\nexec ${[...command, "resume", directory].map(shellWord).join(" ")}\n`;
-  const [id] = ask("sbatch", words, script).trim().split(";");
-  replaceFile(join(directory, "job.json"), JSON.stringify({ slurm: id }));
-  return id!;
-}
 
 interface Job {
   id: string;
@@ -90,7 +62,8 @@ export function requeueOwnJob(): void {
   if (id) ask("scontrol", ["requeue", id]);
 }
 
-function ask(command: string, args: string[], input?: string): string {
+/** A command of Slurm's, for what it prints. */
+export function ask(command: string, args: string[], input?: string): string {
   try {
     const options = { input, encoding: "utf8", timeout: deadlineMs(answerSeconds), stdio: "pipe" } as const;
     return execFileSync(command, args, options);

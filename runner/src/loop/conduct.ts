@@ -1,7 +1,8 @@
 import { statSync } from "node:fs";
 import { join } from "node:path";
 import { ExitCode, messageOf, RunnerError } from "../errors.ts";
-import { ownJob, requeueOwnJob, submitRun } from "../launchers/slurm-job.ts";
+import { ownJob, requeueOwnJob } from "../launchers/slurm-job.ts";
+import { submitRun } from "../launchers/slurm-submit.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import type { Recipe } from "../recipe/schema.ts";
 import { foldRun } from "../telemetry/fold.ts";
