@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../processes.ts";
 import { type Host, hosts, onHost, ownAddress } from "./hosts.ts";
 import type { TestCluster } from "./tier.ts";
@@ -48,10 +49,11 @@ export function slurmCluster(home: string): TestCluster {
       await until("Slurm's node to be back", () => !/^down/.test(state()), 60);
       await this.hurry!();
     },
-    // A job that goes back to the queue waits there for two minutes.
+    // A job that goes back to the queue waits there for two minutes; in the second that it was ended in, it cannot start.
     async hurry() {
       const waiting = () => run("squeue", "--noheader", "--states=PENDING", "--format=%i").trim();
       const job = await until("the job to be queued again", waiting, 60);
+      await sleep(3000);
       run("scontrol", "update", `jobid=${job}`, "StartTime=now");
     },
     jobs: async () => run("squeue", "--noheader", "--format=%i %T").split("\n").filter(Boolean),
