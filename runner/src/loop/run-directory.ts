@@ -59,12 +59,15 @@ export class RunDirectory {
   private static hold(path: string, runId: string): RunDirectory {
     const lock = join(path, "owner.pid");
     const own = `${process.pid} ${startOf(process.pid)} ${hostname()}`;
+    const refuse = (worker: string | null) => {
+      if (worker === null || worker === ownJob()) return;
+      const fix = `wait for it or end it; if ${worker} is something else, remove ${lock}`;
+      throw new RunnerError(`run ${runId} is at work in ${worker}`, { fix });
+    };
+    // A job may have no process yet.
+    refuse(jobOf(path)?.name ?? null);
     while (!unlessThere(() => writeFileSync(lock, own, { flag: "wx" }))) {
-      const worker = workerOf(path);
-      if (worker !== null && worker !== ownJob()) {
-        const fix = `wait for it or end it; if ${worker} is something else, remove ${lock}`;
-        throw new RunnerError(`run ${runId} is at work in ${worker}`, { fix });
-      }
+      refuse(workerOf(path));
       rmSync(lock, { force: true });
     }
     return new RunDirectory(path, runId);

@@ -61,6 +61,8 @@ export function killHost(host: Host): void {
 export function removeHosts(): void {
   for (const host of hosts) {
     killHost(host);
+    // The namespace goes when the last of its processes has been waited for, its link with it: too late for the next.
+    spawnSync("ip", ["link", "del", `v${host.name}`]);
     spawnSync("ip", ["netns", "del", host.name]);
   }
   spawnSync("ip", ["link", "del", bridge]);

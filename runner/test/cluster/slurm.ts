@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../processes.ts";
 import { type Host, hosts, onHost, ownAddress } from "./hosts.ts";
 import type { TestCluster } from "./tier.ts";
@@ -21,7 +22,14 @@ export function slurmCluster(home: string): TestCluster {
     const words = onHost(hosts[index]!, home, ["slurmd", "-N", `n${index + 1}`]);
     run(words[0]!, ...words.slice(1));
   };
-  const idle = () => run("sinfo", "--noheader", "--states=idle", "--format=%D").trim();
+  // Its first answers may be none.
+  const nodesIdle = () => {
+    try {
+      return run("sinfo", "--noheader", "--states=idle", "--format=%D").trim();
+    } catch {
+      return "";
+    }
+  };
   const pids = ["slurmctld.pid", "munged.pid"].map((name) => join(folder, name));
   return {
     recipe: `launcher: { kind: slurm, host: ${hosts[0].address}, save_before: 60 }`,
@@ -39,7 +47,7 @@ export function slurmCluster(home: string): TestCluster {
       run("munged", ...munge, ...files);
       run("slurmctld");
       for (const index of hosts.keys()) startNode(index);
-      await until("both nodes of Slurm", () => idle() === "2", 60);
+      await until("both nodes of Slurm", () => nodesIdle() === "2", 60);
     },
     async restart() {
       const state = () => run("sinfo", "--noheader", "--nodes=n2", "--format=%T").trim();
@@ -48,10 +56,11 @@ export function slurmCluster(home: string): TestCluster {
       await until("Slurm's node to be back", () => !/^down/.test(state()), 60);
       await this.hurry!();
     },
-    // A job that goes back to the queue waits there for two minutes.
+    // A job that goes back to the queue waits there for two minutes; in the second it ended in, it cannot start.
     async hurry() {
       const waiting = () => run("squeue", "--noheader", "--states=PENDING", "--format=%i").trim();
       const job = await until("the job to be queued again", waiting, 60);
+      await sleep(3000);
       run("scontrol", "update", `jobid=${job}`, "StartTime=now");
     },
     jobs: async () => run("squeue", "--noheader", "--format=%i %T").split("\n").filter(Boolean),
