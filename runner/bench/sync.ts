@@ -27,6 +27,7 @@ import { writeSection } from "./sections.ts";
 type RankInit = Omit<InitParams, "worldSize" | "store">;
 
 const root = fileURLToPath(new URL("../../../", import.meta.url));
+process.env.MOLT_CLI ??= join(root, "runner/dist/cli.js");
 const megabytes = Number(process.argv[2] ?? 1000);
 const repetitions = 5;
 const seconds = () => performance.now() / 1000;
