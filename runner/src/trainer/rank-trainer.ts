@@ -252,8 +252,16 @@ export class RankTrainer {
     const { policy, base, optimizer, critic, params } = this.state;
     const { worldSize, mesh } = params;
     const place = { rank: this.rank, worldSize, expertSize: mesh.expertSize };
-    const { units } = params.policy;
-    const own = { model: "policy" as const, ...place, shardSize: policy.shardSize, units, base, optimizer };
+    const { units, freezeRouter } = params.policy;
+    const own = {
+      model: "policy" as const,
+      ...place,
+      freezeRouter,
+      shardSize: policy.shardSize,
+      units,
+      base,
+      optimizer,
+    };
     if (critic === null) return [own];
     const [{ shardSize }, others] = [critic.model, params.critic!.model.units];
     return [own, { ...own, model: "critic", shardSize, units: others, base: null, optimizer: critic.optimizer }];

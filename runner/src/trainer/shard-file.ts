@@ -78,7 +78,10 @@ export async function openShard(directory: string, identity: ShardIdentity): Pro
   const first = readShard(shardPath(directory, 0, model), identity);
   const own = shardPath(directory, rank, model);
   const { world_size: ranks, expert_size: places = "1" } = first.metadata;
-  const isSame = ranks === String(identity.worldSize) && places === String(identity.expertSize);
+  const isSame =
+    ranks === String(identity.worldSize) &&
+    places === String(identity.expertSize) &&
+    first.arraySize === identity.shardSize;
   if (isSame) return { ...readShard(own, identity), path: own, close: async () => {} };
   const files = Array.from({ length: Number(ranks) }, (_, at) => shardPath(directory, at, model));
   const { handle, path } = await namelessFile(tmpdir());

@@ -35,6 +35,13 @@ test("as the native core lays it out, by hand: what decays first, rounded slices
   ]);
 });
 
+test("a frozen router is in no shard", () => {
+  const units: UnitDescription[] = [{ kind: "layer", parameters: [parameter("q", [4]), parameter("router", [6])] }];
+  const place = { rank: 1, worldSize: 2, expertSize: 1 };
+  expect(shardTable(units, { ...place, freezeRouter: true })).toEqual([["q", 2, 2, 0]]);
+  expect(shardTable(units, place)).toEqual([["router", 1, 5, 0]]);
+});
+
 test("adapters alone are held where there are any; a unit without is empty", () => {
   const lora = { scale: 1, parameters: [parameter("a", [5])] };
   const units: UnitDescription[] = [

@@ -6,6 +6,8 @@ export interface ShardPlace {
   worldSize: number;
   /** Ranks that the experts are spread over. */
   expertSize: number;
+  /** Routers are then in no shard. */
+  freezeRouter?: boolean;
 }
 
 /** Values of one parameter, flattened, from `start` on, which lie from `offset` on in each array of a shard. */
@@ -15,7 +17,10 @@ export type Piece = [name: string, start: number, count: number, offset: number]
  * What lies where in a rank's arrays, as native/src/core/flat.h lays it out: of each unit, the parameters that are
  * trained, then the experts; those with weight decay first, end to end, in equal slices over the ranks that share them.
  */
-export function shardTable(units: readonly UnitDescription[], { rank, worldSize, expertSize }: ShardPlace): Piece[] {
+export function shardTable(
+  units: readonly UnitDescription[],
+  { rank, worldSize, expertSize, freezeRouter = false }: ShardPlace,
+): Piece[] {
   const pieces: Piece[] = [];
   let begin = 0;
   const add = (parameters: ParameterDescription[], place: number, ranks: number) => {
@@ -33,7 +38,8 @@ export function shardTable(units: readonly UnitDescription[], { rank, worldSize,
   };
   const isAdapted = units.some(({ adapters }) => adapters !== undefined);
   for (const { parameters, experts = [], adapters } of units) {
-    add(isAdapted ? (adapters?.parameters ?? []) : parameters, rank, worldSize);
+    const trained = parameters.filter(({ role }) => !freezeRouter || role !== "router");
+    add(isAdapted ? (adapters?.parameters ?? []) : trained, rank, worldSize);
     if (isAdapted || experts.length === 0) continue;
     const each = experts.length / 3 / expertSize;
     const own = experts.filter(({ expert }) => Math.floor(expert! / each) === rank % expertSize);
