@@ -5,7 +5,8 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RunDirectory, signalRun, workerOf } from "../loop/run-directory.ts";
 import { readEdited } from "../recipe/index.ts";
 import { runRows } from "../telemetry/views/runs.ts";
-import { jobOf, submitRun } from "./slurm-job.ts";
+import { jobOf } from "./slurm-job.ts";
+import { submitRun } from "./slurm-submit.ts";
 
 let home: string;
 let directory: string;
