@@ -4,4 +4,5 @@ import { addonPath } from "./setup/locate.mjs";
 
 const addon = createRequire(import.meta.url)(addonPath());
 
-export const { Tensor, ProcessGroup, Model, AdamW, Sampler, scope, setThreads, memory, versions } = addon;
+export const { Tensor, ProcessGroup, Model, AdamW, Sampler, scope, serveUniqueId, setThreads, memory, versions } =
+  addon;
