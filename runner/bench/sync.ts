@@ -206,7 +206,11 @@ ${all.map(line).join("\n")}
 }
 
 const folder = makeModel();
-const all = [await measure(folder, 1), await measure(folder, 2)];
+const all: Measured[] = [];
+for (const count of [1, 2]) {
+  all.push(await measure(folder, count));
+  console.error(line(all.at(-1)!));
+}
 const text = section(all);
 console.log(text);
 if (process.argv[2] === undefined) writeSection(join(root, "docs/speed.md"), "sync", text);
