@@ -23,7 +23,7 @@ actor:
 fsdp: { ep_size: 2 }
 data: { prompt_dataset: quickstart/prompts.jsonl, input_key: prompt, label_key: label, max_len: 64, max_samples: 32 }
 rollout: { batch_size: 4, n_samples_per_prompt: 2, max_new_tokens: 6, max_turns: 1 }
-train: { agent_path: varied.ts, max_staleness: 1, routing_replay: true }
+train: { agent_path: varied.ts, max_staleness: 0, routing_replay: true }
 ckpt: { save_steps: 1 }
 `;
 /** Rewards that differ between random replies. */
