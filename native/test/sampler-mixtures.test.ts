@@ -2,8 +2,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { Model, type ModelOptions, Sampler, type SamplerOptions } from "molt-native";
-import { afterAll, describe, expect, it } from "vitest";
+import { Model, type ModelOptions, Sampler, type SamplerOptions, setThreads } from "molt-native";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { type Decoder, readDecoder } from "../../runner/src/data/decoder.ts";
 import { exportHeader } from "../../runner/src/data/model-folder.ts";
 import { readSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
@@ -28,6 +28,7 @@ type Family = keyof typeof configs;
 const families = Object.keys(configs) as Family[];
 
 const folder = mkdtempSync(join(tmpdir(), "molt-sampler-mixtures-"));
+beforeAll(() => setThreads(1));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const decoderOf = (family: Family) => readDecoder({ ...configs[family], model_type: family }, "config.json");
@@ -113,7 +114,7 @@ describe.each(families)("a sampled %s", (family) => {
         differing += scores.mismatch.differing;
         compared += scores.compared;
       }),
-      { numRuns: 40 },
+      { numRuns: 20 },
     );
     // But for near ties, which sums of another order decide otherwise.
     expect(differing / compared).toBeLessThan(0.005);
