@@ -105,7 +105,7 @@ describe("values", () => {
   });
 
   it.each([
-    ["engine:\n  kind: |\n", { embedded: "default", vllm: "only plan knows it" }],
+    ["engine:\n  kind: |\n", { embedded: "default", vllm: undefined }],
     ["fsdp:\n  offload: |\n", { none: "default", optimizer: "only plan knows it", full: "only plan knows it" }],
   ])("says of a word that it is the default, or that only plan knows it: %j", async (text, expected) => {
     const { document, position } = marked(text);
