@@ -18,7 +18,7 @@ describe("routed_experts", () => {
   });
 
   it.each([
-    ["no array", Buffer.from("[[0, 1]]").toString("base64"), "an array of no header"],
+    ["no array", Buffer.from("[[0, 1]]").toString("base64"), "no .npy file"],
     ["a part of one", uint8.slice(0, -8), "7 bytes for 3 x 2 x 2 ids"],
     ["another type", uint8.replace("fHUx", "fGY4"), "an array of {'descr': '|f8'"],
   ])("that are %s are refused", (_, text, message) => {

@@ -10,11 +10,12 @@ export interface Routes {
 /** vLLM's `routed_experts`: base64 of an .npy file, `[positions, layers, experts a token]`, uint8 or uint16. */
 export function parseRoutes(text: string): Routes {
   const bytes = Buffer.from(text, "base64");
+  if (bytes.length < 12 || bytes.toString("latin1", 1, 6) !== "NUMPY") throw bad("no .npy file");
   // The format's version 1 has a length of two bytes, later ones of four (numpy.lib.format).
   const [length, begin] = bytes[6] === 1 ? [bytes.readUInt16LE(8), 10] : [bytes.readUInt32LE(8), 12];
   const header = bytes.toString("latin1", begin, begin + length);
   const found = /'descr': '[|<](u[12])', 'fortran_order': False, 'shape': \((\d+), (\d+), (\d+)\)/.exec(header);
-  if (bytes.toString("latin1", 1, 6) !== "NUMPY" || !found) throw bad(`an array of ${header.trim() || "no header"}`);
+  if (!found) throw bad(`an array of ${header.trim()}`);
   const [positions, layers, experts] = found.slice(2).map(Number) as [number, number, number];
   const size = positions * layers * experts;
   const data = bytes.subarray(begin + length);
