@@ -16,7 +16,7 @@ vi.mock("vscode", () => ({
   window: {},
   workspace: {
     isTrusted: false,
-    createFileSystemWatcher: () => ({ onDidCreate: nothing, onDidDelete: nothing, dispose() {} }),
+    createFileSystemWatcher: () => ({ onDidCreate: nothing, onDidChange: nothing, onDidDelete: nothing, dispose() {} }),
     ...{ onDidChangeWorkspaceFolders: nothing, onDidGrantWorkspaceTrust: nothing },
     getWorkspaceFolder: () => ({ uri: { fsPath: editor.root }, name: "root" }),
     // What a test says, else what there is.

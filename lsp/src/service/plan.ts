@@ -47,7 +47,7 @@ interface Fact {
 const trainerKeys =
   /^(actor\.(model|dev|num_nodes|grad|optim|lora\.[rt])|fsdp|ref|algo\.(kl\.init|adv.+estim)|train\.max_tok|run\.dev)/;
 const engineKeys =
-  /^(actor\.model|engine\.(kind|count|dtype|max|cache)|vllm\.(\w+_parallel|gpu|enable_prefix|mtp)|data\.m\w+_len|run\.device)/;
+  /^(actor\.mod|engine\.(kind|count|dtype|max|cache)|vllm\.(\w+_parallel|gpu|enable_pre|mtp)|data\.m\w+_len|run\.dev)/;
 const timeKeys =
   /^(rollout\.(batch|n_samples|max_(new|turns|in_flight))|train\.(batch|updates|max_stale)|data\.epochs|run\.steps)/;
 const stepKeys = new RegExp(`${trainerKeys.source}|${engineKeys.source}|${timeKeys.source}`);

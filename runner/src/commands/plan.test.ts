@@ -22,7 +22,7 @@ describe("plan", () => {
     const lines = printed().split("\n");
     expect(lines.filter((line) => line.length > 100)).toEqual([]);
     expect(lines).toContain("model");
-    expect(printed()).toMatch(/^ {2}parameters +(87K|49\.9K|135M)$/m);
+    expect(printed()).toMatch(/^ {2}parameters +(87K|49\.9K|135M|236K, 88\.1K active)$/m);
     expect(printed()).not.toMatch(/NaN|undefined|Infinity/);
   });
 
