@@ -57,10 +57,17 @@ vi.mock("vscode", () => {
     },
     getWorkspaceFolder: () => editor.folders[0],
     getConfiguration: () => ({ get: (_: string, usual: unknown) => usual }),
+    onDidGrantWorkspaceTrust: () => disposable,
+    onDidChangeWorkspaceFolders: () => disposable,
   };
+  class EventEmitter {
+    event = () => disposable;
+    fire() {}
+    dispose() {}
+  }
   const window = { activeTextEditor: undefined };
   return {
-    ...{ lm, workspace, window, LanguageModelTextPart: Part, LanguageModelToolResult: Result },
+    ...{ lm, workspace, window, EventEmitter, LanguageModelTextPart: Part, LanguageModelToolResult: Result },
     McpStdioServerDefinition: Definition,
   };
 });
