@@ -120,7 +120,7 @@ export class Workbench {
 
   async terminalShows(text: string, timeoutS = 20): Promise<void> {
     await this.page
-      .locator(`.xterm-rows:has-text("${text}")`)
+      .locator(`.xterm-rows:visible:has-text("${text}")`)
       .first()
       .waitFor({ timeout: timeoutS * 1000 * scale });
   }
