@@ -86,13 +86,10 @@ async function values({ key: name, word, inFlow }: Cursor, document: Document, w
   return found;
 }
 
-function choices(
-  { default: example, values: words, planned, plannedValues }: RecipeKey,
-  inFlow: boolean,
-): Suggestion[] {
+function choices({ default: example, values: words, planned }: RecipeKey, inFlow: boolean): Suggestion[] {
   const detailOf = (word: string) => {
     if (word === inlineYaml(example)) return "default";
-    return planned || plannedValues?.includes(word) ? "only plan knows it" : undefined;
+    return planned ? "only plan knows it" : undefined;
   };
   const found: Suggestion[] = words.map((label) => {
     return { label, kind: CompletionItemKind.EnumMember, detail: detailOf(label) };

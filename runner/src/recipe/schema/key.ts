@@ -17,8 +17,6 @@ export interface KeyMeta {
   metrics?: string[];
   /** Only `plan` reads the key so far: a run takes no other value than the default. */
   planned?: true;
-  /** The values that only `plan` knows so far, of a key that a run reads. */
-  plannedValues?: string[];
 }
 
 type More = Omit<KeyMeta, "description">;
