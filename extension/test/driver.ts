@@ -38,10 +38,7 @@ export class Workbench {
   /** What was opened is listed in the explorer. */
   async hasFolders(): Promise<boolean> {
     const first = this.page.locator(".explorer-folders-view .monaco-list-row").first();
-    return await first.waitFor({ timeout: 10_000 * scale }).then(
-      () => true,
-      () => false,
-    );
+    return await isDone(first.waitFor({ timeout: 10_000 * scale }));
   }
 
   /** The folder that is open, with those below it, unless it is trusted already. */
@@ -56,20 +53,12 @@ export class Workbench {
   }
 
   async openFile(name: string): Promise<void> {
-    await this.page.keyboard.press("Control+p");
-    await this.input.fill(name);
-    await this.row(name).click();
+    await this.pick("Control+p", name, name);
     await this.tab(name).waitFor();
   }
 
   async runCommand(title: string): Promise<void> {
-    // The palette lists what is enabled when it opens, which may be just before this one is.
-    await eventually(async () => {
-      await this.page.keyboard.press("F1");
-      await this.input.fill(`>${title}`);
-      if (await clicked(this.row(title))) return true;
-      await this.page.keyboard.press("Escape");
-    }, `the command "${title}"`);
+    await this.pick("F1", `>${title}`, title);
   }
 
   /** Of the quick pick that a command opened. */
@@ -114,7 +103,7 @@ export class Workbench {
     await eventually(async () => {
       await this.page.keyboard.press("Escape");
       await this.page.keyboard.press("Control+.");
-      return await clicked(fix);
+      return await isDone(fix.click({ timeout: brief }));
     }, `the fix "${text}"`);
   }
 
@@ -147,12 +136,7 @@ export class Workbench {
   /** Of a quick pick, known by its placeholder, that a command opened; closes it. */
   async lists(placeholder: string, text: string): Promise<boolean> {
     await this.page.locator(`.quick-input-widget:visible input[placeholder="${placeholder}"]`).waitFor();
-    const isListed = await this.row(text)
-      .waitFor({ timeout: 1000 * scale })
-      .then(
-        () => true,
-        () => false,
-      );
+    const isListed = await isDone(this.row(text).waitFor({ timeout: 1000 * scale }));
     await this.page.keyboard.press("Escape");
     await this.input.waitFor({ state: "hidden" });
     return isListed;
@@ -195,6 +179,17 @@ export class Workbench {
     }, `the webview "${title}"`);
   }
 
+  /** Opens a quick pick by its key, writes into it, and chooses a row. */
+  private async pick(key: string, written: string, row: string): Promise<void> {
+    // What closes at that moment takes the pick with it; and one of commands lists those that were enabled as it opened.
+    await eventually(async () => {
+      await this.page.keyboard.press(key);
+      const isWritten = await isDone(this.input.fill(written, { timeout: brief }));
+      if (isWritten && (await isDone(this.row(row).click({ timeout: brief })))) return true;
+      await this.page.keyboard.press("Escape");
+    }, `"${row}" to be picked`);
+  }
+
   private get input(): Locator {
     return this.page.locator(".quick-input-widget:visible input.input");
   }
@@ -204,9 +199,11 @@ export class Workbench {
   }
 }
 
-/** False where it does not come in a moment. */
-function clicked(what: Locator): Promise<boolean> {
-  return what.click({ timeout: 3000 * scale }).then(
+const brief = 3000 * scale;
+
+/** False where it was not done in its time. */
+function isDone(act: Promise<void>): Promise<boolean> {
+  return act.then(
     () => true,
     () => false,
   );

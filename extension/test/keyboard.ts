@@ -1,6 +1,8 @@
 // A webview without a mouse: what Tab comes to, and what keys do there.
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Frame } from "playwright-core";
 import { eventually, type Workbench } from "./driver.ts";
+import { scale } from "./vscode-web/setup.ts";
 
 const controls = [
   "vscode-button, vscode-checkbox, vscode-dropdown, vscode-text-field, button, summary",
@@ -59,8 +61,10 @@ export async function tabTo(window: Workbench, frame: Frame, selector: string, t
 /** The view is in the first group of editors. */
 async function enter({ page }: Workbench, frame: Frame): Promise<void> {
   await eventually(async () => {
+    if (await frame.evaluate("document.hasFocus()")) return true;
     await page.keyboard.press("Control+1");
-    return await frame.evaluate("document.hasFocus()");
+    // The focus goes by the outer frame to the inner one; keys on its way are lost.
+    await sleep(300 * scale);
   }, "the keyboard in the view");
   await frame.evaluate(beginAtStart);
 }

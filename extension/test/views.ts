@@ -101,8 +101,10 @@ export const views: Chapter = {
       await checkAccessible(frame);
       await reachesAll(window, frame);
       await tabTo(window, frame, "[role=option]");
-      for (const key of ["Home", "ArrowDown", "ArrowRight"]) await window.page.keyboard.press(key);
-      await says(frame.locator(".facts"), "in Turn 1");
+      await eventually(async () => {
+        for (const key of ["Home", "ArrowDown", "ArrowRight"]) await window.page.keyboard.press(key);
+        return (await frame.locator(".facts").textContent())?.includes("in Turn 1");
+      }, "the second token of the turn");
       await window.page.keyboard.press("Enter");
       await window.tab("agent.ts").waitFor();
       const lines = (await readFile(join(folder, "agent.ts"), "utf8")).split("\n");
