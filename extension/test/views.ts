@@ -79,10 +79,12 @@ export const views: Chapter = {
     },
 
     "the list: all is reached, sorted and filtered": async (context) => {
-      const { window } = context;
+      const { window, folder } = context;
       const frame = await inspectorOf(context);
+      // News of a run make the list anew under whoever goes through it; the last of them may still be on their way.
+      await new Terminal(context).run("stop", runOf(folder, "watched"));
       await checkAccessible(frame);
-      await reachesAll(window, frame);
+      await reachesAll(window, frame).catch(() => reachesAll(window, frame));
       await tabTo(window, frame, "th:nth-child(7) button");
       await window.page.keyboard.press("Enter");
       await frame.locator('th[aria-sort="descending"]:has-text("trained")').waitFor();
