@@ -8,7 +8,10 @@ const shared = {
   hookTimeout: 60_000 * scale,
 };
 
-/** Tests that start processes or hold ports are `*.process.test.ts`: they run after the others, one file at a time. */
+/**
+ * Tests that start processes or hold ports are `*.process.test.ts`: they run after the others, one file at a time. Those
+ * that run benchmarks at their smallest, `*.bench.test.ts`, are `npm run test:bench`.
+ */
 export default defineConfig({
   test: {
     projects: [
@@ -17,7 +20,7 @@ export default defineConfig({
           ...shared,
           name: "unit",
           include: ["{runner,native,lsp,extension}/**/*.test.ts"],
-          exclude: [...shared.exclude, "**/*.process.test.ts"],
+          exclude: [...shared.exclude, "**/*.{process,bench}.test.ts"],
           maxWorkers: 2,
           sequence: { groupOrder: 0 },
         },
@@ -33,6 +36,16 @@ export default defineConfig({
           testTimeout: 300_000 * scale,
           hookTimeout: 120_000 * scale,
           sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        test: {
+          ...shared,
+          name: "bench",
+          include: ["runner/bench/*.bench.test.ts"],
+          fileParallelism: false,
+          testTimeout: 300_000 * scale,
+          sequence: { groupOrder: 2 },
         },
       },
     ],

@@ -144,6 +144,20 @@ export class ProcessGroup {
   close(): void;
 }
 
+/** Times are milliseconds since the epoch; 0 where it has not come to that. */
+export interface Collective {
+  name: "all-gather" | "reduce-scatter" | "all-reduce" | "all-to-all" | "broadcast" | "barrier";
+  bytes: number;
+  start: number;
+  end: number;
+  /** While the native thread could do nothing but wait for it. */
+  waitStart: number;
+  waitEnd: number;
+}
+
+/** Records this process's collectives from now on, or no more; returns those recorded until now. */
+export function recordCollectives(on: boolean): Collective[];
+
 /**
  * What of `backend: "vllm"` needs no GPU: serves NCCL's unique id (128 bytes) on this port as vLLM's engines read it.
  * Returns what ends the server.

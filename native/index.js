@@ -4,5 +4,5 @@ import { addonPath } from "./setup/locate.mjs";
 
 const addon = createRequire(import.meta.url)(addonPath());
 
-export const { Tensor, ProcessGroup, Model, AdamW, Sampler, scope, serveUniqueId, setThreads, memory, versions } =
-  addon;
+export const { Tensor, ProcessGroup, Model, AdamW, Sampler, scope, memory, setThreads, versions } = addon;
+export const { recordCollectives, serveUniqueId } = addon;

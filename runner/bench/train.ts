@@ -2,7 +2,7 @@
  * `npm run bench:train [-- --smoke]`: a training step beside `transformers`, of a dense model and a mixture, with and
  * without checkpointing; then on two ranks. Writes its section of docs/speed.md; a smoke run shows that all still runs.
  */
-import { existsSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { availableParallelism, loadavg } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -15,6 +15,7 @@ import { type Checkpointing, training } from "./cases.ts";
 import { alternate, median, type Row, ratios } from "./compare.ts";
 import { python } from "./models.ts";
 import { writeSection } from "./sections.ts";
+import { type StepTimeline, shares, timelineSvg } from "./timeline.ts";
 
 const root = fileURLToPath(new URL("../../../", import.meta.url));
 const isSmoke = process.argv.includes("--smoke");
@@ -71,8 +72,19 @@ function rowsOf(many: number): StoredRow[] {
   }));
 }
 
+const schedule = { maxTokensPerDevice: count * length, schedule: () => 1e-5 };
+
+async function timelineOf(ranks: RankGroup): Promise<StepTimeline> {
+  await ranks.all("recordCollectives", { on: true });
+  const start = Date.now();
+  await trainUpdates(ranks, [rowsOf(2 * count)], schedule, 0);
+  const end = Date.now();
+  const found = await ranks.all("recordCollectives", { on: false });
+  return { start, end, ranks: found.map(({ collectives }) => collectives) };
+}
+
 /** Seconds of a step on one rank and on two, of one thread each: of the same rows, and of as many for each rank. */
-async function onTwoRanks(kind: string): Promise<Row[]> {
+async function onTwoRanks(kind: string): Promise<{ rows: Row[]; timeline: StepTimeline }> {
   const folder = await modelOf(kind);
   const deadlines = { start: 300, request: 600 };
   const [one, two] = await Promise.all(
@@ -82,17 +94,18 @@ async function onTwoRanks(kind: string): Promise<Row[]> {
   );
   const step = (ranks: RankGroup, many: number) => async () => {
     const startedAt = performance.now();
-    await trainUpdates(ranks, [rowsOf(many)], { maxTokensPerDevice: count * length, schedule: () => 1e-5 }, 0);
+    await trainUpdates(ranks, [rowsOf(many)], schedule, 0);
     return (performance.now() - startedAt) / 1000;
   };
   try {
     const common = { group: "scale", peer: "one rank", unit: "s" } as const;
     const same = await alternate(repetitions, step(two!, 2 * count), step(one!, 2 * count));
     const each = await alternate(repetitions, step(two!, 2 * count), step(one!, count));
-    return [
+    const rows = [
       { ...common, name: `${kind}, the same rows`, ...same },
       { ...common, name: `${kind}, as many rows for each rank`, ...each },
     ];
+    return { rows, timeline: await timelineOf(two!) };
   } finally {
     await Promise.all([one!.stop(), two!.stop()]);
   }
@@ -111,7 +124,24 @@ function table(rows: Row[], peer: string): string {
   return `| ${heads.join(" | ")} |\n|---|--:|--:|--:|--:|\n${rows.map(line).join("\n")}`;
 }
 
-function section(rows: Row[]): string {
+function timelineTable(timelines: { title: string; timeline: StepTimeline }[]): string {
+  const lines = timelines.flatMap(({ title, timeline }) =>
+    timeline.ranks.map((collectives, rank) => {
+      const { communicating, hidden, waiting } = shares(collectives, timeline);
+      const percents = [communicating, hidden, waiting].map((share) => `${(100 * share).toFixed(0)}%`);
+      return `| ${title}, rank ${rank} | ${percents.join(" | ")} |`;
+    }),
+  );
+  const heads = [
+    "case",
+    "of the step: collectives under way",
+    "of that: hidden by computing",
+    "of the step: only waiting",
+  ];
+  return `| ${heads.join(" | ")} |\n|---|--:|--:|--:|\n${lines.join("\n")}`;
+}
+
+function section(rows: Row[], timelines: { title: string; timeline: StepTimeline }[]): string {
   const of = (group: string) => rows.filter((row) => row.group === group);
   const [load, date] = [loadavg()[0]!.toFixed(1), new Date().toISOString().slice(0, 10)];
   return `## Training step, dense and mixture
@@ -131,16 +161,29 @@ rows is the speed-up; of as many rows for each rank, what it lacks to 1 is the s
 other:
 
 ${table(of("scale"), "one rank")}
+
+What goes on in one of those steps, weights gathered ahead and gradients summed behind (a rank that comes late counts
+as a collective under way):
+
+${timelineTable(timelines)}
+
+![timeline](overlap.svg)
 `;
 }
 
 const rows: Row[] = [];
+const timelines: { title: string; timeline: StepTimeline }[] = [];
 for (const kind of kinds) {
   rows.push(...(await besideTransformers(kind)));
   log(`two ranks: ${kind}`);
-  rows.push(...(await onTwoRanks(kind)));
+  const two = await onTwoRanks(kind);
+  rows.push(...two.rows);
+  timelines.push({ title: kind, timeline: two.timeline });
 }
-const text = section(rows);
+const text = section(rows, timelines);
 console.log(text);
-if (!isSmoke) writeSection(join(root, "docs/speed.md"), "train", text);
+if (!isSmoke) {
+  writeSection(join(root, "docs/speed.md"), "train", text);
+  writeFileSync(join(root, "docs/overlap.svg"), timelineSvg(timelines));
+}
 process.exit(rows.some(({ notRun }) => notRun) ? 1 : 0);

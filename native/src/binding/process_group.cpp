@@ -4,6 +4,7 @@
 
 #include "binding/async.h"
 #include "core/nccl.h"
+#include "core/timeline.h"
 
 namespace molt::binding {
 
@@ -40,6 +41,23 @@ Napi::Value serve(Info info) {
   const auto port = static_cast<uint16_t>(info[0].As<Napi::Number>().Uint32Value());
   auto server = guarded(info.Env(), [&] { return serveUniqueId(port, {id.Data(), id.Data() + id.ElementLength()}); });
   return Napi::Function::New(info.Env(), [server](Info) mutable { server.reset(); });
+}
+
+Napi::Value recordCollectives(Info info) {
+  const auto collectives = Timeline::ofProcess().record(info[0].As<Napi::Boolean>());
+  auto array = Napi::Array::New(info.Env(), collectives.size());
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    const auto& collective = collectives[i];
+    auto object = Napi::Object::New(info.Env());
+    object.Set("name", collective.name);
+    object.Set("bytes", static_cast<double>(collective.bytes));
+    object.Set("start", collective.start);
+    object.Set("end", collective.end);
+    object.Set("waitStart", collective.waitStart);
+    object.Set("waitEnd", collective.waitEnd);
+    array.Set(i, object);
+  }
+  return array;
 }
 
 }  // namespace
@@ -89,6 +107,7 @@ void initProcessGroup(Napi::Env env, Napi::Object exports) {
        G::InstanceAccessor<&G::WorldSize>("worldSize"), G::InstanceMethod<&G::AllReduce>("allReduce"),
        G::InstanceMethod<&G::Barrier>("barrier"), G::InstanceMethod<&G::Close>("close")});
   Addon::of(env).define(exports, "ProcessGroup", constructor);
+  exports.Set("recordCollectives", Napi::Function::New(env, recordCollectives));
   exports.Set("serveUniqueId", Napi::Function::New(env, serve));
 }
 

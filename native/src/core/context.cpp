@@ -45,8 +45,7 @@ class GatherKeys : public torch::autograd::Function<GatherKeys> {
     const auto& whole = gradients[0];
     const auto parts = exchange.room(whole, at::kFloat, exchange.group->worldSize());
     parts.index_copy_(0, exchange.order.places, whole.to(at::kFloat));
-    const auto mine = exchange.room(whole, at::kFloat, 1);
-    exchange.group->reduceScatter(mine, parts);
+    const auto mine = exchange.group->startReduceScatter(parts)();
     const auto own = mine.narrow(0, 0, context->saved_data["rows"].toInt());
     return {own.to(whole.scalar_type()), at::Tensor()};
   }

@@ -1,7 +1,6 @@
 #include "core/flat.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -155,20 +154,19 @@ void FlatShard::reduceGradient(const at::Tensor& buffer) {
     }
     return adapters_->reduceGradient(gradient);
   }
-  if (worldSize_ > 1 && !deferReduce_) addReduced(buffer);
+  if (worldSize_ > 1 && !deferReduce_) group_->startSum(gradient_, buffer);
 }
 
 void FlatShard::reduceDeferred() {
-  if (deferred_.defined()) addReduced(std::exchange(deferred_, {}));
+  if (deferred_.defined()) group_->startSum(gradient_, std::exchange(deferred_, {}));
 }
 
-void FlatShard::addReduced(const at::Tensor& buffer) {
-  auto mine = at::empty_like(gradient_);
-  group_->reduceScatter(mine, buffer);
-  gradient_.add_(mine);
+void FlatShard::finishReduce() {
+  if (worldSize_ > 1) group_->finishSum();
 }
 
 void FlatShard::zeroGradient() {
+  finishReduce();
   gradient_.zero_();
   deferred_.reset();
 }

@@ -38,7 +38,7 @@ struct FlatLayout {
 /// of their number). Methods marked collective must be called by every rank in the same order.
 class FlatShard {
  public:
-  /// dtype: what the unit computes in. deferReduce: whole gradients are kept until `reduceDeferred`.
+  /// dtype: what the unit computes in. deferReduce: whole gradients are kept until `finishReduce`.
   FlatShard(
       const std::vector<ParameterDescription>& parameters,
       std::shared_ptr<ProcessGroup> group,
@@ -80,10 +80,13 @@ class FlatShard {
 
   /// A buffer for the whole gradient of one backward pass, to be added into and then given to `reduceGradient`.
   at::Tensor openGradient();
-  /// Adds the buffer, summed over ranks, to this rank's gradient, or to its adapters'. Collective, unless deferred.
+  /// Begins to add the buffer, summed over ranks, to this rank's gradient, or to its adapters'. Collective, unless
+  /// deferred.
   void reduceGradient(const at::Tensor& buffer);
-  /// Adds what was deferred. Collective.
+  /// Begins to add what was deferred. Collective.
   void reduceDeferred();
+  /// Adds what was begun: until then the gradient is not whole. Collective.
+  void finishReduce();
   void zeroGradient();
 
  private:
@@ -97,7 +100,6 @@ class FlatShard {
     std::function<void()> wait;
   };
   int64_t shardBegin() const;
-  void addReduced(const at::Tensor& buffer);
   /// `flat` with the adapters' products, in `dtype`.
   at::Tensor withAdapters(const at::Tensor& flat, at::ScalarType dtype) const;
 

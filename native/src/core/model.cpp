@@ -322,6 +322,7 @@ void Model::zeroGradients() {
 void Model::reduceGradients() const {
   TORCH_CHECK(options_.trainable, "a model that is not trainable has no gradients");
   for (const auto& shard : trained_) shard->reduceDeferred();
+  for (const auto& shard : trained_) shard->finishReduce();
 }
 
 double Model::gradientNorm() const {

@@ -55,11 +55,11 @@ class Model {
   Scores forward(const PackedRows& rows, bool grad);
   /// [T], of a model with a value head: zeros where no target was. Collective.
   at::Tensor values(const PackedRows& rows, bool grad);
-  /// Adds the gradient of a scalar to the shards, summed over ranks. Collective.
+  /// Adds the gradient of a scalar to the shards; the last sums over ranks are still under way. Collective.
   void backward(const at::Tensor& loss);
 
   void zeroGradients();
-  /// Sums over ranks what was deferred, as all below that read gradients do. Collective.
+  /// Ends the sums over ranks that backward began or deferred, as all below that read gradients do. Collective.
   void reduceGradients() const;
   /// Collective.
   double gradientNorm() const;

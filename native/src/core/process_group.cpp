@@ -1,5 +1,7 @@
 #include "core/process_group.h"
 
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty_like.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -10,6 +12,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/nccl.h"
+#include "core/timeline.h"
 
 namespace molt {
 
@@ -89,19 +92,26 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() {
   return backend_;
 }
 
-void ProcessGroup::finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what) {
-  try {
-    work->wait();
-  } catch (const std::exception& error) {
-    TORCH_CHECK(false, what, " of ", name_, " failed: ", messageOf(error));
-  }
+std::function<void()> ProcessGroup::started(
+    const char* what, int64_t bytes, c10::intrusive_ptr<c10d::Work> work) {
+  const auto note = Timeline::ofProcess().begin(what, bytes);
+  if (note) work->getFuture()->addCallback([note](c10::ivalue::Future&) { note(&Collective::end); });
+  return [this, what, note, work = std::move(work)] {
+    if (note) note(&Collective::waitStart);
+    try {
+      work->wait();
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, "the ", what, " of ", name_, " failed: ", messageOf(error));
+    }
+    if (note) note(&Collective::waitEnd);
+  };
 }
 
 void ProcessGroup::allReduce(at::Tensor data, Reduce op) {
   c10d::AllreduceOptions options;
   options.reduceOp = op == Reduce::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{data.to(device_)};
-  finish(backend()->allreduce(tensors, options), "the all-reduce");
+  started("all-reduce", data.nbytes(), backend()->allreduce(tensors, options))();
   if (!tensors[0].is_same(data)) data.copy_(tensors[0]);
 }
 
@@ -109,7 +119,7 @@ std::function<void()> ProcessGroup::startBroadcast(at::Tensor data, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> tensors{std::move(data)};
-  return [this, work = backend()->broadcast(tensors, options)] { finish(work, "the broadcast"); };
+  return started("broadcast", tensors[0].nbytes(), backend()->broadcast(tensors, options));
 }
 
 void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
@@ -117,19 +127,44 @@ void ProcessGroup::allGather(at::Tensor whole, at::Tensor shard) {
 }
 
 std::function<void()> ProcessGroup::startAllGather(at::Tensor whole, at::Tensor shard) {
-  return [this, work = backend()->_allgather_base(whole, shard)] { finish(work, "the all-gather"); };
+  return started("all-gather", whole.nbytes(), backend()->_allgather_base(whole, shard));
 }
 
 void ProcessGroup::allToAll(
     at::Tensor received, at::Tensor sent, std::vector<int64_t> receivedCounts, std::vector<int64_t> sentCounts) {
-  finish(backend()->alltoall_base(received, sent, receivedCounts, sentCounts), "the all-to-all");
+  started("all-to-all", sent.nbytes(), backend()->alltoall_base(received, sent, receivedCounts, sentCounts))();
 }
 
-void ProcessGroup::reduceScatter(at::Tensor shard, at::Tensor whole) {
-  finish(backend()->_reduce_scatter_base(shard, whole), "the reduce-scatter");
+std::function<at::Tensor()> ProcessGroup::startReduceScatter(at::Tensor whole) {
+  constexpr auto name = "reduce-scatter";
+  if (device_.is_cpu()) {
+    // Gloo's own is an all-reduce: twice as many bytes.
+    std::vector<int64_t> equal;
+    auto parts = at::empty_like(whole);
+    const auto wait = started(name, whole.nbytes(), backend()->alltoall_base(parts, whole, equal, equal));
+    return [parts, whole, wait, ranks = worldSize_] {
+      wait();
+      return parts.unflatten(0, {ranks, -1}).sum(0);
+    };
+  }
+  auto shard = at::empty_like(whole.chunk(worldSize_)[0]);
+  const auto wait = started(name, whole.nbytes(), backend()->_reduce_scatter_base(shard, whole));
+  return [shard, whole, wait] {
+    wait();
+    return shard;
+  };
 }
 
-void ProcessGroup::barrier() { finish(backend()->barrier(), "the barrier"); }
+void ProcessGroup::startSum(at::Tensor sum, at::Tensor whole) {
+  finishSum();
+  addSum_ = [sum, shard = startReduceScatter(std::move(whole))] { sum.add_(shard()); };
+}
+
+void ProcessGroup::finishSum() {
+  if (const auto add = std::exchange(addSum_, nullptr)) add();
+}
+
+void ProcessGroup::barrier() { started("barrier", 0, backend()->barrier())(); }
 
 void ProcessGroup::close() {
   c10::intrusive_ptr<c10d::Backend> last;

@@ -51,16 +51,20 @@ class ProcessGroup {
   /// Sends rows sentCounts[r] of `sent`, which lie in rank order, to rank r; so `received` is filled.
   void allToAll(
       at::Tensor received, at::Tensor sent, std::vector<int64_t> receivedCounts, std::vector<int64_t> sentCounts);
-  /// Sums `whole` over the ranks; rank r keeps shard r.
-  void reduceScatter(at::Tensor shard, at::Tensor whole);
+  /// What it returns waits for this rank's shard of `whole`, summed over the ranks in their order.
+  std::function<at::Tensor()> startReduceScatter(at::Tensor whole);
+  /// Adds this rank's shard of `whole`, summed over the ranks, to `sum`. One such is under way at a time: it is added
+  /// before the next begins, or by `finishSum`.
+  void startSum(at::Tensor sum, at::Tensor whole);
+  void finishSum();
   void barrier();
   /// From any thread, more than once; later operations throw.
   void close();
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend();
-  /// Waits for what was started; `what` names it in the error.
-  void finish(const c10::intrusive_ptr<c10d::Work>& work, const char* what);
+  /// What waits for a collective that was started; `what` names it in the error.
+  std::function<void()> started(const char* what, int64_t bytes, c10::intrusive_ptr<c10d::Work> work);
 
   const int rank_;
   const int worldSize_;
@@ -68,6 +72,7 @@ class ProcessGroup {
   const std::string name_;
   std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::function<void()> addSum_;  // null where none is under way
 };
 
 }  // namespace molt

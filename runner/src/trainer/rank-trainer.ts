@@ -1,5 +1,14 @@
 import { join } from "node:path";
-import { AdamW, Model, memory, ProcessGroup, type ProcessGroupOptions, setThreads, type Tensor } from "molt-native";
+import {
+  AdamW,
+  Model,
+  memory,
+  ProcessGroup,
+  type ProcessGroupOptions,
+  recordCollectives,
+  setThreads,
+  type Tensor,
+} from "molt-native";
 import { sum } from "../algorithms/advantages/estimator.ts";
 import { policyLosses } from "../algorithms/losses/registry.ts";
 import { addMetrics, type UpdateMetrics } from "../algorithms/metrics.ts";
@@ -160,6 +169,11 @@ export class RankTrainer {
   /** Bytes that tensors hold here, and at most held since the last time. */
   async memory() {
     return memory(true);
+  }
+
+  /** From now on, or no more; tells those until now. */
+  async recordCollectives({ on }: { on: boolean }) {
+    return { collectives: recordCollectives(on) };
   }
 
   /** A file a model, in an existing directory: what the rank holds now, on the disk once it is written. */
