@@ -21,6 +21,8 @@ export interface FleetOptions {
   seatOf?: (engine: number) => Promise<Seat>;
   /** Of them, for evals alone. */
   evalEngines?: number;
+  /** Data-parallel ones within each. */
+  replicas?: number;
   start: StartEngine;
   /** Of one that answers, before it is given a version: that it can do what a run needs. */
   probe?: (client: EngineClient, url: string) => Promise<void>;
@@ -55,7 +57,7 @@ export class EngineFleet {
 
   private constructor(options: FleetOptions) {
     this.options = options;
-    this.router = new EngineRouter(options.evalEngines);
+    this.router = new EngineRouter(options.evalEngines, options.replicas);
   }
 
   /** Every engine is healthy and names `version`; on failure none is left. */

@@ -15,13 +15,13 @@ import { probeVllm } from "./vllm/probe.ts";
 export type EngineInit = "weights" | "random";
 
 export function fleetOf(recipe: Recipe, model: string, init: EngineInit): Omit<FleetOptions, "emit"> {
-  const { engine, run } = recipe;
+  const { engine, run, vllm } = recipe;
   const isVllm = engine.kind === "vllm";
   return {
     count: engine.count,
     evalEngines: recipe.eval.engines,
     start: startOf(recipe, model, init),
-    ...(isVllm && { probe: probeVllm }),
+    ...(isVllm && { probe: probeVllm, replicas: vllm.data_parallel_size }),
     watchesLoad: !run.deterministic,
     version: 0,
     maxRestarts: run.max_restarts,

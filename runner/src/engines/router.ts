@@ -44,7 +44,7 @@ const maxPins = 65_536;
  */
 export class EngineRouter {
   private readonly engines = new Map<number, Engine>();
-  private readonly pins = new Map<string, number>();
+  private readonly pins = new Map<string, { engine: number; replica: number }>();
   private readonly waiting = new Set<Waiter>();
   private readonly drainWaiters = new Map<() => void, readonly EnginePool[]>();
   private readonly losses: string[] = [];
@@ -54,11 +54,13 @@ export class EngineRouter {
   expected = 0;
   private readonly held = new Set<EnginePool>();
   private readonly evalEngines: number;
+  private readonly replicas: number;
   private nextId = 0;
 
-  /** The first `evalEngines` are the eval's. */
-  constructor(evalEngines = 0) {
+  /** The first `evalEngines` are the eval's. `replicas`: data-parallel ones within each engine. */
+  constructor(evalEngines = 0, replicas = 1) {
     this.evalEngines = evalEngines;
+    this.replicas = replicas;
   }
 
   /** Ids count from 0. An engine started again keeps its own, and serves once it is admitted. */
@@ -96,7 +98,7 @@ export class EngineRouter {
     const url = this.engines.get(engine)?.url;
     this.engines.delete(engine);
     this.losses.push(`engine ${engine}${url ? ` (${url})` : ""}: ${reason}`);
-    for (const [session, pinned] of this.pins) if (pinned === engine) this.pins.delete(session);
+    for (const [session, pinned] of this.pins) if (pinned.engine === engine) this.pins.delete(session);
     for (const waiter of this.waiting) {
       if (this.hasAny(waiter.pool)) continue;
       this.waiting.delete(waiter);
@@ -177,7 +179,7 @@ export class EngineRouter {
 
   /** Where the session is, whose cache it has. */
   private pinned(sessionId: string): Engine | undefined {
-    return this.engines.get(this.pins.get(sessionId) ?? -1);
+    return this.engines.get(this.pins.get(sessionId)?.engine ?? -1);
   }
 
   private withRoom(pool: EnginePool): Engine[] {
@@ -197,9 +199,10 @@ export class EngineRouter {
 
   private grant(sessionId: string, pool: EnginePool): EngineLease {
     const engine = this.pinned(sessionId) ?? this.leastLoaded(pool);
+    const { replica } = this.pins.get(sessionId) ?? { replica: engine.served % this.replicas };
     // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
-    this.pins.set(sessionId, engine.id);
+    this.pins.set(sessionId, { engine: engine.id, replica });
     if (this.pins.size > maxPins) this.pins.delete(this.pins.keys().next().value!);
     engine.active += 1;
     engine.served += 1;
@@ -213,7 +216,8 @@ export class EngineRouter {
       this.wakeDrained();
       this.grantWaiting();
     };
-    return { url: engine.url, engine: engine.id, version: this.version[pool], release };
+    const place = { url: engine.url, engine: engine.id, ...(this.replicas > 1 && { replica }) };
+    return { ...place, version: this.version[pool], release };
   }
 
   private leastLoaded(pool: EnginePool): Engine {

@@ -17,8 +17,9 @@ export interface SamplingParams {
 export interface GenerateRequest {
   requestId: string;
   tokenIds: Int32Array | number[];
-  /** The lease's. */
+  /** The lease's, as `replica`. */
   version: number | null;
+  replica?: number;
   sampling: SamplingParams;
 }
 
@@ -41,6 +42,8 @@ export interface EngineLease {
   engine: number;
   /** The policy version of its weights until it is released; null where they may change meanwhile. */
   version: number | null;
+  /** Of the engine's data-parallel ones, whose cache the session has; none where there is but one. */
+  replica?: number;
   release(failed?: boolean): void;
 }
 
