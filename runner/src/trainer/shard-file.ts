@@ -109,7 +109,9 @@ async function gather(shards: Stored[], identity: ShardIdentity, target: FileHan
   const missing = new Map(shardTable(units, identity).map((piece) => [piece[0], piece]));
   const left = new Map([...missing].map(([name, [, , count]]) => [name, count]));
   const known = units.flatMap(({ parameters }) => parameters);
-  const frozen = new Set(known.filter(({ role }) => identity.freezeRouter && role === "router").map(({ name }) => name));
+  const frozen = new Set(
+    known.filter(({ role }) => identity.freezeRouter && role === "router").map(({ name }) => name),
+  );
   for (const { file, offset, arraySize, table } of shards) {
     const source = await open(file);
     try {

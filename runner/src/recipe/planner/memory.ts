@@ -38,8 +38,9 @@ export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout)
   const isDeferred = fsdp.defer_reduce && ranks > 1;
   const isSummed = hasAdapters || (ranks > 1 && !isDeferred);
   const whole = float32 * (hasAdapters ? trainedParameters(recipe, model) : gathered);
-  // The layer after it is still being summed; Gloo receives beside what it sends.
-  const underWay = isSummed && !hasAdapters ? float32 * (device.name === "CPU" ? 2 : 1) * layer : 0;
+  const gradientsOf = (size: number) => size * (computeBytes + (isSummed ? float32 : 0));
+  // What was backward before is still being summed; Gloo receives beside what it sends.
+  const underWay = ranks > 1 && !isDeferred ? float32 * (device.name === "CPU" ? 2 : 1) * unit : 0;
   const parts: Record<string, number> = {
     weights: isAway.rest ? 0 : shard + (hasAdapters ? trained : 0),
     gradients: (isDeferred ? whole : 0) + (isAway.rest ? 0 : trained),
@@ -50,7 +51,7 @@ export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout)
     // The next unit is gathered while one computes; a rank alone computes float32 on its shard itself.
     "gathered layers": isAlone && !hasAdapters ? 0 : computeBytes * copies,
     // Of the unit that goes backward: in the compute dtype, and summed in float32 until they are reduced.
-    "unit's gradients": (hasAdapters ? layer : unit) * (computeBytes + (isSummed ? float32 : 0)) + underWay,
+    "unit's gradients": hasAdapters ? gradientsOf(layer) : Math.max(gradientsOf(unit), gradientsOf(layer) + underWay),
     activations: microbatchTokens * activationBytes(recipe, model, layout),
     // On a CPU one fused pass turns logits into their gradient; elsewhere exponentials and gradient are beside them.
     "logits chunk":
