@@ -59,6 +59,11 @@ export class EngineError extends RunnerError {
 /** A request that has yet to arrive cannot be ended: it is asked again. */
 export const abortEveryMs = 50;
 
+/** Else vLLM takes the replica that has least to do, whatever cache it has. */
+export function toReplica(replica: number | undefined): Record<string, string> | undefined {
+  return replica === undefined ? undefined : { "x-data-parallel-rank": String(replica) };
+}
+
 type Route = `${"GET" | "POST"} /${string}`;
 
 /** One token must be sampled. */
@@ -82,9 +87,7 @@ export class EngineClient {
   async generate(url: string, request: GenerateRequest, options: CallOptions): Promise<GenerateResult> {
     const what = `request ${request.requestId}`;
     const { version, replica } = request;
-    // Else vLLM takes the replica that has least to do, whatever cache it has.
-    const headers = replica === undefined ? undefined : { "x-data-parallel-rank": String(replica) };
-    const reply = await this.untilAborted(url, request, { ...options, headers }, what);
+    const reply = await this.untilAborted(url, request, { ...options, headers: toReplica(replica) }, what);
     try {
       const { versions, ...rest } = parseGenerate(reply);
       if (rest.routes) checkRoutes(rest.routes, request.tokenIds.length + rest.tokenIds.length);

@@ -31,6 +31,15 @@ describe("EngineRouter", () => {
     expect(places).toEqual(["a: 0.0", "b: 1.0", "c: 0.1", "d: 1.1", "c: 0.1", "a: 0.0"]);
   });
 
+  it("places a session on the replica with the fewest requests", async () => {
+    const router = new EngineRouter(0, 2);
+    router.add("http://one");
+    const [first] = [await router.acquire("long", 1), await router.acquire("short", 1)];
+    (await router.acquire("short", 1)).release();
+    expect([first!.replica, (await router.acquire("third", 1)).replica]).toEqual([0, 0]);
+    expect((await router.acquire("fourth", 1)).replica).toBe(1);
+  });
+
   it("spreads sessions that come one after the other", async () => {
     const router = withEngines(3);
     const engines: number[] = [];

@@ -26,6 +26,8 @@ interface Engine {
   failures: number;
   /** Leases ever. */
   served: number;
+  /** Of its data-parallel replicas: leases out, and leases ever. */
+  replicas: { active: number; served: number }[];
 }
 
 interface Waiter extends Deferred<EngineLease> {
@@ -67,7 +69,8 @@ export class EngineRouter {
   add(url: string, again?: number): number {
     const id = again ?? this.nextId++;
     const pool = id < this.evalEngines ? "eval" : "train";
-    const load = { active: 0, others: 0, most: Infinity, failures: 0, served: 0 };
+    const replicas = Array.from({ length: this.replicas }, () => ({ active: 0, served: 0 }));
+    const load = { active: 0, others: 0, most: Infinity, failures: 0, served: 0, replicas };
     this.engines.set(id, { id, url, pool, serves: again === undefined, ...load });
     return id;
   }
@@ -199,18 +202,21 @@ export class EngineRouter {
 
   private grant(sessionId: string, pool: EnginePool): EngineLease {
     const engine = this.pinned(sessionId) ?? this.leastLoaded(pool);
-    const { replica } = this.pins.get(sessionId) ?? { replica: engine.served % this.replicas };
+    const replica = this.pins.get(sessionId)?.replica ?? leastBusy(engine);
     // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
     this.pins.set(sessionId, { engine: engine.id, replica });
     if (this.pins.size > maxPins) this.pins.delete(this.pins.keys().next().value!);
-    engine.active += 1;
-    engine.served += 1;
+    const busy = [engine, engine.replicas[replica]!];
+    for (const one of busy) {
+      one.active += 1;
+      one.served += 1;
+    }
     let out = true;
     const release = (failed = false) => {
       if (!out) return;
       out = false;
-      engine.active -= 1;
+      for (const one of busy) one.active -= 1;
       engine.failures = failed ? engine.failures + 1 : 0;
       if (failed) this.pins.delete(sessionId);
       this.wakeDrained();
@@ -235,4 +241,9 @@ export class EngineRouter {
   private nobodyLeft(): RunnerError {
     return new RunnerError(`no engine is left${indented(this.losses)}`);
   }
+}
+
+function leastBusy({ replicas }: Engine): number {
+  const order = replicas.map(({ active, served }, replica) => ({ active, served, replica }));
+  return order.sort((one, other) => one.active - other.active || one.served - other.served)[0]!.replica;
 }
