@@ -140,12 +140,14 @@ Sampler::Sampler(SamplerOptions options)
 void Sampler::load(const std::vector<TensorLocation>& tensors) {
   const auto located = locateParameters(options_.units, tensors);
   complete_ = false;
+  weights_.begin();
   for (size_t i = 0; i < located.size(); ++i) {
     const auto values = mapTensor(located[i]).to(at::kFloat);
     hashes_[i] = hashOf(values);
-    weights_.parameters()[i].second.copy_(values);
+    weights_.put(i, values);
   }
-  finishWeights();
+  weights_.finish();
+  complete_ = true;
 }
 
 void Sampler::receive(ProcessGroup& transfer, const std::vector<std::string>& names) {
@@ -161,18 +163,14 @@ void Sampler::receive(ProcessGroup& transfer, const std::vector<std::string>& na
       missing.empty(), missing.size(), " of the model's tensors are not named, such as '",
       missing.empty() ? "" : missing.begin()->first, "': nothing was received");
   complete_ = false;
+  weights_.begin();
   std::vector<at::IntArrayRef> shapes;
   for (const size_t i : order) shapes.push_back(weights_.parameters()[i].second.sizes());
   receiveWeights(transfer, shapes, [&](size_t next, const at::Tensor& values) {
     hashes_[order[next]] = hashOf(values);
-    weights_.parameters()[order[next]].second.copy_(values);
+    weights_.put(order[next], values);
   });
-  finishWeights();
-}
-
-void Sampler::finishWeights() {
-  const at::NoGradGuard noGrad;
-  weights_.pack();
+  weights_.finish();
   complete_ = true;
 }
 

@@ -62,7 +62,6 @@ class Sampler {
       const SamplerBatch& batch, const std::vector<Span>& spans, std::vector<at::Tensor>& routes) const;
   std::vector<Choice> choose(const SamplerBatch& batch, const at::Tensor& hidden) const;
   std::vector<std::vector<float>> score(const SamplerBatch& batch, const at::Tensor& hidden) const;
-  void finishWeights();
 
   const SamplerOptions options_;
   KvCache cache_;

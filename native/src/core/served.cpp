@@ -1,6 +1,7 @@
 #include "core/served.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -18,8 +19,12 @@ ServedWeights::ServedWeights(
   for (const auto& description : units) {
     const FlatLayout layout(description.allParameters());
     const auto flat = at::empty({layout.size}, onDevice(dtype));
-    for (const auto& slot : layout.slots) parameters_.emplace_back(slot.parameter.name, slot.in(flat));
-    auto& unit = units_.emplace_back(Unit{layout.weightsOf(flat), {}, {}, {}});
+    for (const auto& slot : layout.slots) {
+      parameters_.emplace_back(slot.parameter.name, slot.in(flat));
+      unitOf_.push_back(units_.size());
+    }
+    auto& unit = units_.emplace_back(Unit{.weights = layout.weightsOf(flat)});
+    unit.parameters = layout.slots.size();
     const auto project = [&](const std::string& role, const at::Tensor& weight) {
       const auto* bias = unit.weights.find(role + "_bias");
       unit.projections.emplace_back(role, Projection(weight, bias ? *bias : at::Tensor(), plain));
@@ -46,12 +51,23 @@ ServedWeights::ServedWeights(
   }
 }
 
-void ServedWeights::pack() {
-  for (auto& unit : units_) {
-    for (auto& [role, projection] : unit.projections) projection.pack();
-    for (auto* experts : {&unit.gateUps, &unit.downs}) {
-      for (auto& projection : *experts) projection.pack();
-    }
+void ServedWeights::begin() {
+  for (auto& unit : units_) unit.missing = unit.parameters;
+}
+
+void ServedWeights::put(size_t parameter, const at::Tensor& values) {
+  parameters_[parameter].second.copy_(values);
+  auto& unit = units_[unitOf_[parameter]];
+  if (--unit.missing == 0 && &unit != &units_.back()) unit.pack();
+}
+
+void ServedWeights::finish() { units_.back().pack(); }
+
+void ServedWeights::Unit::pack() {
+  const at::NoGradGuard noGrad;
+  for (auto& [role, projection] : projections) projection.pack();
+  for (auto* experts : {&gateUps, &downs}) {
+    for (auto& projection : *experts) projection.pack();
   }
 }
 

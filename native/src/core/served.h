@@ -18,9 +18,13 @@ class ServedWeights {
   ServedWeights(
       const DecoderConfig& config, const std::vector<UnitDescription>& units, at::ScalarType dtype, bool plain);
 
-  /// Every parameter by name, in the units' order; values go in here, followed by `pack`.
+  /// Every parameter by name, in the units' order.
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
-  void pack();
+  /// New values: each parameter's are put, in any order, then `finish` makes it whole. A unit is packed when all of it is
+  /// there, while others may yet come; the head, whose matrix may be the first unit's, at the end.
+  void begin();
+  void put(size_t parameter, const at::Tensor& values);
+  void finish();
 
   /// tokens: int64 [T]. Gives float32 [T, H].
   at::Tensor embed(const at::Tensor& tokens) const;
@@ -39,7 +43,9 @@ class ServedWeights {
     UnitWeights weights;
     std::vector<std::pair<std::string, Projection>> projections;  // by fused role
     std::vector<Projection> gateUps, downs;                        // by expert
+    size_t parameters = 0, missing = 0;
 
+    void pack();
     at::Tensor product(const std::string& role, const at::Tensor& x) const;
     at::Tensor runExperts(const at::Tensor& rows, const at::Tensor& counts) const;
   };
@@ -47,6 +53,7 @@ class ServedWeights {
   const DecoderConfig config_;
   std::vector<Unit> units_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  std::vector<size_t> unitOf_;  // of each parameter
 };
 
 }  // namespace molt
