@@ -10,6 +10,7 @@
 #endif
 
 #include "core/device.h"
+#include "core/network.h"
 
 namespace molt {
 
@@ -72,6 +73,7 @@ std::shared_ptr<void> serveUniqueId(uint16_t port, const std::vector<uint8_t>& u
   options.port = port;
   options.isServer = true;
   options.waitWorkers = false;
+  options.masterListenFd = listenAt("127.0.0.1", port);
   auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   publishUniqueId(*server, uniqueId);
   return std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>(std::move(server));
