@@ -189,6 +189,13 @@ export class EngineClient {
     await this.call(url, "POST /init_weight_transfer_engine", options, { init_info: init });
   }
 
+  /** Of an engine that joined a group: it lets go of it. One whose version has no such route goes on. */
+  async shutdownWeightTransfer(url: string, options: CallOptions): Promise<void> {
+    await this.call(url, "POST /shutdown_weight_transfer_engine", options).catch((error) => {
+      if (!(error instanceof EngineError) || error.status !== 404) throw error;
+    });
+  }
+
   async startWeightUpdate(url: string, options: CallOptions): Promise<void> {
     await this.call(url, "POST /start_weight_update", options);
   }
