@@ -17,7 +17,7 @@ import { Canary } from "../transfer/canary.ts";
 import { DirectoryTransport } from "../transfer/directory.ts";
 import type { SyncRanks } from "../transfer/transport.ts";
 import { joinEngine, type SyncOptions, syncWeights } from "../weight-sync.ts";
-import { probeVllm } from "./probe.ts";
+import { probeVllm, type VllmNeeds } from "./probe.ts";
 
 const fake = fileURLToPath(new URL("../fixtures/fake-vllm.mjs", import.meta.url));
 const model = fileURLToPath(new URL("../fixtures/tiny-model", import.meta.url));
@@ -42,9 +42,13 @@ function command(lacks = "", seconds = 30, flags: string[] = []) {
   return commandEngine({ words, env, newer: ["--enable-scale-out"] }, seconds);
 }
 
+function probe(needs: Partial<VllmNeeds> = {}): FleetOptions["probe"] {
+  return (client, url) => probeVllm(client, url, { nccl: false, replicas: 1, ...needs });
+}
+
 async function startFleet(count: number, more: Partial<FleetOptions> = {}): Promise<EngineFleet> {
   const emit = (event: EngineEvent) => told.push(event);
-  const options = { count, start: command(), probe: probeVllm, version: 0, maxRestarts: 3, emit };
+  const options = { count, start: command(), probe: probe(), version: 0, maxRestarts: 3, emit };
   fleet = await EngineFleet.start({ ...options, ...more });
   return fleet;
 }
@@ -110,6 +114,27 @@ describe("probeVllm", () => {
     const started = startFleet(1, { start: command(lacks) });
     await expect(started).rejects.toThrow(/^engine http\S+ \(vLLM 0\.32\.0\) lacks\n {4}/);
     await expect(started).rejects.toThrow(fix);
+  });
+
+  const transfers = (backend: string) => ["--weight-transfer-config", JSON.stringify({ backend })];
+  it.each<[string, Partial<VllmNeeds>, string[], string]>([
+    ["NCCL, without a configuration", { nccl: true }, [], '--weight-transfer-config \'{"backend": "nccl"}\''],
+    ["NCCL, with another backend", { nccl: true }, transfers("ipc"), "--weight-transfer-config"],
+    ["two replicas, with one", { replicas: 2 }, [], "start it with --data-parallel-size 2"],
+    ["four replicas, with two", { replicas: 4 }, ["--data-parallel-size", "2"], "start it with --data-parallel-size 4"],
+  ])("says what a run lacks that needs %s", async (_, needs, flags, fix) => {
+    const started = startFleet(1, { start: command("", 30, flags), probe: probe(needs) });
+    await expect(started).rejects.toThrow(/^engine http\S+ \(vLLM 0\.32\.0\) lacks\n {4}/);
+    await expect(started).rejects.toThrow(fix);
+  });
+
+  it.each<[string, string, Partial<VllmNeeds>, string[]]>([
+    ["has what NCCL needs", "", { nccl: true }, transfers("nccl")],
+    ["does not tell its configuration", "info", { nccl: true }, []],
+    ["has its replicas", "", { replicas: 2 }, ["--data-parallel-size", "2"]],
+  ])("lets one serve that %s", async (_, lacks, needs, flags) => {
+    const { urls } = await startFleet(1, { start: command(lacks, 30, flags), probe: probe(needs) });
+    expect(urls).toHaveLength(1);
   });
 });
 
