@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { ProcessGroup, setThreads, versions } from "molt-native";
@@ -30,6 +30,15 @@ async function peer(port: number, steps: Step[], timeoutMs?: number): Promise<nu
     .split("\n")
     .filter(Boolean)
     .map((line) => JSON.parse(line));
+}
+
+async function connects(host: string, port: number): Promise<boolean> {
+  const socket = connect(port, host);
+  try {
+    return await once(socket, "connect").then(Boolean, () => false);
+  } finally {
+    socket.destroy();
+  }
 }
 
 describe("ProcessGroup", () => {
@@ -92,6 +101,21 @@ describe("ProcessGroup", () => {
     const server = createServer().listen(port, "127.0.0.1");
     await once(server, "listening");
     server.close();
+  });
+
+  it("serves its store at its host's address alone, which no other of this machine's reaches", async () => {
+    const port = await freePort();
+    const group = await ProcessGroup.create(optionsOf(0, port, 2000, 1));
+    // Linux has all of 127.0.0.0/8 on its loopback.
+    const reached = await Promise.all(["127.0.0.1", "127.0.0.2"].map((host) => connects(host, port)));
+    group.close();
+    expect(reached).toEqual([true, false]);
+  });
+
+  it("does not serve its store at an address that is not this machine's", async () => {
+    // Of 192.0.2.0/24, which is for documents (RFC 5737).
+    const options = { ...optionsOf(0, await freePort(), 2000, 1), host: "192.0.2.1" };
+    await expect(ProcessGroup.create(options)).rejects.toThrow(/cannot listen at 192\.0\.2\.1:\d+: Cannot assign/);
   });
 
   it("refuses a rank outside the group", () => {

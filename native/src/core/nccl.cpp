@@ -1,6 +1,7 @@
 #include "core/nccl.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/env.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #ifdef MOLT_CUDA
@@ -9,7 +10,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #endif
 
+#include <cstdlib>
+
 #include "core/device.h"
+#include "core/network.h"
 
 namespace molt {
 
@@ -44,6 +48,24 @@ class VllmStore final : public c10d::HashStore {
   c10::intrusive_ptr<c10d::Store> server_;
 };
 
+/// A variable of the environment while it lives; what was there before comes back.
+class ScopedEnv final {
+ public:
+  ScopedEnv(const char* name, const std::string& value) : name_(name), before_(c10::utils::get_env(name)) {
+    c10::utils::set_env(name, value.c_str());
+  }
+  ScopedEnv(const ScopedEnv&) = delete;
+  ScopedEnv& operator=(const ScopedEnv&) = delete;
+  ~ScopedEnv() {
+    if (before_) c10::utils::set_env(name_, before_->c_str());
+    else ::unsetenv(name_);
+  }
+
+ private:
+  const char* name_;
+  const std::optional<std::string> before_;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> createNccl(
@@ -60,6 +82,16 @@ c10::intrusive_ptr<c10d::Backend> createNccl(
 
 c10::intrusive_ptr<c10d::Backend> joinVllm(
     c10::intrusive_ptr<c10d::Store> server, int worldSize, std::chrono::milliseconds timeout) {
+  // c10d has no options for these. It reads them when the group is made and when its first collective connects it; the
+  // last one once a process, of which this is the only group that asks for it.
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(timeout).count();
+  // A transfer that fails throws where it is waited for; else a watchdog would end the process.
+  const ScopedEnv wait("TORCH_NCCL_BLOCKING_WAIT", "1");
+  // One id for all: in a group larger than this (128) c10d would wait for others', which vLLM does not send.
+  const ScopedEnv ids("TORCH_NCCL_RANKS_PER_ROOT", std::to_string(worldSize));
+  // NCCL by itself waits for missing engines for ever.
+  const ScopedEnv join("TORCH_NCCL_USE_COMM_NONBLOCKING", "1");
+  const ScopedEnv deadline("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds));
   auto group = createNccl(c10::make_intrusive<VllmStore>(std::move(server)), 0, worldSize, timeout);
   // Engines warm up with it and would take it for weights otherwise.
   std::vector<at::Tensor> one{at::zeros({1}, onDevice(at::kFloat))};
@@ -72,6 +104,7 @@ std::shared_ptr<void> serveUniqueId(uint16_t port, const std::vector<uint8_t>& u
   options.port = port;
   options.isServer = true;
   options.waitWorkers = false;
+  options.masterListenFd = listenAt("127.0.0.1", port);
   auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   publishUniqueId(*server, uniqueId);
   return std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>(std::move(server));

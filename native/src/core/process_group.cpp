@@ -2,51 +2,26 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty_like.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <unistd.h>
 
 #include "core/device.h"
 #include "core/error.h"
 #include "core/nccl.h"
+#include "core/network.h"
 #include "core/timeline.h"
 
 namespace molt {
 
 namespace {
 
-/// This machine's address on the way to `host`: what peers that reach `host` can reach too. Connecting a datagram
-/// socket sends nothing; it only picks the route. (c10d's default looks up the machine's own name instead, which
-/// often is not resolvable.)
-std::string addressTowards(const std::string& host, uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  TORCH_CHECK(getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) == 0, "cannot resolve the host '",
-              host, "' of the process group's store");
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> freed(found, &freeaddrinfo);
-  for (const addrinfo* candidate = found; candidate != nullptr; candidate = candidate->ai_next) {
-    const int socketFd = socket(candidate->ai_family, SOCK_DGRAM, 0);
-    if (socketFd < 0) continue;
-    sockaddr_storage local{};
-    socklen_t size = sizeof(local);
-    auto* address = reinterpret_cast<sockaddr*>(&local);
-    const bool routed = connect(socketFd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
-                        getsockname(socketFd, address, &size) == 0;
-    ::close(socketFd);
-    char text[NI_MAXHOST];
-    if (routed && getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) return text;
-  }
-  TORCH_CHECK(false, "no network route to ", host, ":", port);
-}
-
 c10::intrusive_ptr<c10d::TCPStore> openStore(const ProcessGroupOptions& options) {
   c10d::TCPStoreOptions storeOptions;
   storeOptions.port = options.port;
   storeOptions.isServer = options.serveStore;
+  // It gives to whoever connects, and vLLM unpickles what lies there. By itself it would listen everywhere.
+  if (options.serveStore) storeOptions.masterListenFd = listenAt(options.host, options.port);
   storeOptions.waitWorkers = false;
   storeOptions.timeout = options.timeout;
   auto store = c10::make_intrusive<c10d::TCPStore>(options.host, storeOptions);

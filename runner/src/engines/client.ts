@@ -189,6 +189,26 @@ export class EngineClient {
     await this.call(url, "POST /init_weight_transfer_engine", options, { init_info: init });
   }
 
+  /** Of an engine that joined a group: it lets go of it. One whose version has no such route goes on. */
+  async shutdownWeightTransfer(url: string, options: CallOptions): Promise<void> {
+    await this.call(url, "POST /shutdown_weight_transfer_engine", options).catch((error) => {
+      if (!(error instanceof EngineError) || error.status !== 404) throw error;
+    });
+  }
+
+  /** vLLM's `--weight-transfer-config`: null where it was started without, undefined where it does not tell. */
+  async transferBackend(url: string, options: CallOptions): Promise<string | null | undefined> {
+    type Info = { vllm_config?: { weight_transfer_config?: { backend?: string } | null } };
+    try {
+      const { vllm_config } = await this.call<Info>(url, "GET /server_info?config_format=json", options);
+      const config = vllm_config?.weight_transfer_config;
+      return config === null ? null : config?.backend;
+    } catch (error) {
+      if (error instanceof EngineError && error.status !== undefined) return undefined;
+      throw error;
+    }
+  }
+
   async startWeightUpdate(url: string, options: CallOptions): Promise<void> {
     await this.call(url, "POST /start_weight_update", options);
   }

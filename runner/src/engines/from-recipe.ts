@@ -16,12 +16,13 @@ export type EngineInit = "weights" | "random";
 
 export function fleetOf(recipe: Recipe, model: string, init: EngineInit): Omit<FleetOptions, "emit"> {
   const { engine, run, vllm } = recipe;
-  const isVllm = engine.kind === "vllm";
+  const [isVllm, replicas] = [engine.kind === "vllm", vllm.data_parallel_size];
+  const needs = { nccl: vllm.sync_backend === "nccl", replicas };
   return {
     count: engine.count,
     evalEngines: recipe.eval.engines,
     start: startOf(recipe, model, init),
-    ...(isVllm && { probe: probeVllm, replicas: vllm.data_parallel_size }),
+    ...(isVllm && { probe: (client, url) => probeVllm(client, url, needs), replicas }),
     watchesLoad: !run.deterministic,
     version: 0,
     maxRestarts: run.max_restarts,

@@ -8,13 +8,15 @@ import { deadlineMs } from "../../src/deadline.ts";
 import { freePort } from "../../src/launchers/free-port.ts";
 
 const seconds = 120;
+/** c10d, as rank 0, has one id for 128 ranks; vLLM reads one whatever their number. */
+const worldSize = 129;
 
 /** `python` imports vllm; `script` is nccl_handshake.py. Rejects where vLLM would start NCCL with anything else. */
 export async function ncclHandshake(python: string, script: string): Promise<void> {
   const [uniqueId, port] = [randomBytes(128), await freePort()];
   const stop = serveUniqueId(port, uniqueId);
   try {
-    const store = { master_address: "127.0.0.1", master_port: port, rank_offset: 1, world_size: 3 };
+    const store = { master_address: "127.0.0.1", master_port: port, rank_offset: 1, world_size: worldSize };
     const initInfo = JSON.stringify({
       ...store,
       packed: true,
@@ -23,10 +25,10 @@ export async function ncclHandshake(python: string, script: string): Promise<voi
     });
     const options = { timeout: deadlineMs(seconds), killSignal: "SIGKILL" } as const;
     const join = (worker: number) => promisify(execFile)(python, [script, String(worker), initInfo], options);
-    const started = await Promise.all([0, 1].map(join));
+    const started = await Promise.all([0, worldSize - 2].map(join));
     const said = started.map(({ stdout }) => JSON.parse(stdout.trim().split("\n").at(-1)!));
-    const expected = (rank: number) => ({ world_size: 3, rank, unique_id: uniqueId.toString("hex") });
-    assert.deepEqual(said, [expected(1), expected(2)]);
+    const expected = (rank: number) => ({ world_size: worldSize, rank, unique_id: uniqueId.toString("hex") });
+    assert.deepEqual(said, [expected(1), expected(worldSize - 1)]);
   } finally {
     stop();
   }

@@ -36,7 +36,7 @@ class Library:
 
 
 worker, init_info = int(sys.argv[1]), json.loads(sys.argv[2])
-parallel = SimpleNamespace(data_parallel_index=0, world_size=2, rank=worker)
+parallel = SimpleNamespace(data_parallel_index=0, world_size=int(init_info["world_size"]) - 1, rank=worker)
 device = {"current_device_index": lambda: 0, "device_index": lambda index: contextlib.nullcontext()}
 with patch.object(pynccl, "NCCLLibrary", Library), patch.multiple("torch.accelerator", **device):
     with contextlib.suppress(Started):

@@ -3,6 +3,8 @@ import type { UnitDescription } from "molt-native";
 import { parametersOf } from "../../data/decoder.ts";
 import { deadlineMs, withDeadline } from "../../deadline.ts";
 import { RunnerError } from "../../errors.ts";
+import { addressTowards, isLoopback } from "../../launchers/address.ts";
+import { freePort } from "../../launchers/free-port.ts";
 import type { CallOptions, EngineClient, UpdateInfo } from "../client.ts";
 import type { Engine } from "../fleet.ts";
 import type { Canary } from "./canary.ts";
@@ -30,6 +32,8 @@ export class BroadcastTransport implements Transport {
   private readonly options: BroadcastOptions;
   /** Addresses of the group's engines: one that was started again is another member. */
   private members: string[] | null = null;
+  /** vLLM's that have a communicator, of this group or one before: another would leave it there. */
+  private readonly joined = new Set<string>();
   tears = false;
 
   constructor(options: BroadcastOptions) {
@@ -75,11 +79,11 @@ export class BroadcastTransport implements Transport {
 
   private async ensureGroup(engines: Engine[], call: () => CallOptions): Promise<void> {
     const { client, ranks, deadlineSeconds, vllm } = this.options;
-    const { address: host } = ranks.node;
     const urls = engines.map(({ url }) => url);
     if (String(this.members) === String(urls)) return;
     await this.abandon();
-    const port = await ranks.node.freePort();
+    await allOf(urls.filter((url) => this.joined.has(url)).map((url) => client.shutdownWeightTransfer(url, call())));
+    const { host, port } = await this.meetingPlace(urls);
     const prefix = `transfer-${randomBytes(4).toString("hex")}`;
     const sizes = await allOf(urls.map((url) => client.worldSize(url, call())));
     const offsets = sizes.map((_, index) => sizes.slice(0, index).reduce((sum, size) => sum + size, 1));
@@ -95,7 +99,17 @@ export class BroadcastTransport implements Transport {
     const trainerJoins = withDeadline(connecting, call().timeoutSeconds, "the trainer to join the transfer group");
     // Before it stands: a half-built group must be taken down as well.
     this.members = urls;
+    if (vllm) for (const url of urls) this.joined.add(url);
     await allOf<unknown>([trainerJoins, ...joining]);
+  }
+
+  /** Where engines find the trainer: on other machines not at the loopback of a run that starts nothing there. */
+  private async meetingPlace(urls: string[]): Promise<{ host: string; port: number }> {
+    const { node } = this.options.ranks;
+    const far = urls.map((url) => new URL(url).hostname).find((host) => !isLoopback(host));
+    if (far === undefined || !isLoopback(node.address)) return { host: node.address, port: await node.freePort() };
+    const host = await addressTowards(far);
+    return { host, port: await freePort(host) };
   }
 }
 

@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { networkInterfaces, tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -17,7 +17,7 @@ import { Canary } from "../transfer/canary.ts";
 import { DirectoryTransport } from "../transfer/directory.ts";
 import type { SyncRanks } from "../transfer/transport.ts";
 import { joinEngine, type SyncOptions, syncWeights } from "../weight-sync.ts";
-import { probeVllm } from "./probe.ts";
+import { probeVllm, type VllmNeeds } from "./probe.ts";
 
 const fake = fileURLToPath(new URL("../fixtures/fake-vllm.mjs", import.meta.url));
 const model = fileURLToPath(new URL("../fixtures/tiny-model", import.meta.url));
@@ -36,14 +36,19 @@ afterEach(async () => {
 });
 
 /** A fake `vllm serve` that lacks something. */
-function command(lacks = "", seconds = 30) {
-  const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_VLLM: lacks };
-  return commandEngine({ words: [process.execPath, fake, model], env, newer: ["--enable-scale-out"] }, seconds);
+function command(lacks = "", seconds = 30, flags: string[] = []) {
+  const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_VLLM: lacks, FAKE_WEIGHTS: "0.25" };
+  const words = [process.execPath, fake, model, ...flags];
+  return commandEngine({ words, env, newer: ["--enable-scale-out"] }, seconds);
+}
+
+function probe(needs: Partial<VllmNeeds> = {}): FleetOptions["probe"] {
+  return (client, url) => probeVllm(client, url, { nccl: false, replicas: 1, ...needs });
 }
 
 async function startFleet(count: number, more: Partial<FleetOptions> = {}): Promise<EngineFleet> {
   const emit = (event: EngineEvent) => told.push(event);
-  const options = { count, start: command(), probe: probeVllm, version: 0, maxRestarts: 3, emit };
+  const options = { count, start: command(), probe: probe(), version: 0, maxRestarts: 3, emit };
   fleet = await EngineFleet.start({ ...options, ...more });
   return fleet;
 }
@@ -109,6 +114,27 @@ describe("probeVllm", () => {
     const started = startFleet(1, { start: command(lacks) });
     await expect(started).rejects.toThrow(/^engine http\S+ \(vLLM 0\.32\.0\) lacks\n {4}/);
     await expect(started).rejects.toThrow(fix);
+  });
+
+  const transfers = (backend: string) => ["--weight-transfer-config", JSON.stringify({ backend })];
+  it.each<[string, Partial<VllmNeeds>, string[], string]>([
+    ["NCCL, without a configuration", { nccl: true }, [], '--weight-transfer-config \'{"backend": "nccl"}\''],
+    ["NCCL, with another backend", { nccl: true }, transfers("ipc"), "--weight-transfer-config"],
+    ["two replicas, with one", { replicas: 2 }, [], "start it with --data-parallel-size 2"],
+    ["four replicas, with two", { replicas: 4 }, ["--data-parallel-size", "2"], "start it with --data-parallel-size 4"],
+  ])("says what a run lacks that needs %s", async (_, needs, flags, fix) => {
+    const started = startFleet(1, { start: command("", 30, flags), probe: probe(needs) });
+    await expect(started).rejects.toThrow(/^engine http\S+ \(vLLM 0\.32\.0\) lacks\n {4}/);
+    await expect(started).rejects.toThrow(fix);
+  });
+
+  it.each<[string, string, Partial<VllmNeeds>, string[]]>([
+    ["has what NCCL needs", "", { nccl: true }, transfers("nccl")],
+    ["does not tell its configuration", "info", { nccl: true }, []],
+    ["has its replicas", "", { replicas: 2 }, ["--data-parallel-size", "2"]],
+  ])("lets one serve that %s", async (_, lacks, needs, flags) => {
+    const { urls } = await startFleet(1, { start: command(lacks, 30, flags), probe: probe(needs) });
+    expect(urls).toHaveLength(1);
   });
 });
 
@@ -181,31 +207,35 @@ describe("DirectoryTransport", () => {
   });
 });
 
-describe("BroadcastTransport", () => {
-  /** Two engines of two workers each, whose weights are `weights` once they are sent some. */
-  async function startBroadcast(weights: number) {
-    const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_WEIGHTS: String(weights) };
-    const words = [process.execPath, fake, model, "--tensor-parallel-size", "2"];
-    const started = await startFleet(2, { start: commandEngine({ words, env, newer: [] }, 30) });
-    const { client } = started;
-    const ranks = new OneNumber();
-    ranks.weights = weights;
-    const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3, replicas: 1 });
-    const parameter = { role: "embed", name: "embed", shape: [50, 8], init: { kind: "ones" as const }, decay: true };
-    const units = [{ kind: "embedding" as const, parameters: [parameter] }];
-    const vllm = { dtype: "bfloat16", canary } as const;
-    const transport = new BroadcastTransport({ client, ranks, units, deadlineSeconds: 20, vllm });
-    return { started, ranks, options: { ...syncer(ranks, started)(1), transport } };
-  }
+/** To engines of `command`, which have the weights 0.25 after any update. */
+function broadcaster(started: EngineFleet) {
+  const { client } = started;
+  const ranks = new OneNumber();
+  ranks.weights = 0.25;
+  const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3, replicas: 1 });
+  const parameter = { role: "embed", name: "embed", shape: [50, 8], init: { kind: "ones" as const }, decay: true };
+  const units = [{ kind: "embedding" as const, parameters: [parameter] }];
+  const vllm = { dtype: "bfloat16", canary } as const;
+  const transport = new BroadcastTransport({ client, ranks, units, deadlineSeconds: 20, vllm });
+  const options = { ...syncer(ranks, started)(1), transport };
+  const told = (): Promise<unknown[][]> =>
+    Promise.all(started.urls.map(async (url) => (await (await fetch(`${url}/told`)).json()) as unknown[]));
+  return { ranks, transport, told, sync: (version: number) => syncWeights({ ...options, version }) };
+}
 
+/** Of the first interface that is not for this machine alone. */
+const ownAddress = Object.values(networkInterfaces())
+  .flatMap((addresses) => addresses ?? [])
+  .find(({ family, internal }) => family === "IPv4" && !internal)?.address;
+
+describe("BroadcastTransport", () => {
   it("joins vLLM's own group as rank 0, with a place for each of the engines' workers, and sends packed", async () => {
-    const { started, ranks, options } = await startBroadcast(0.25);
+    const started = await startFleet(2, { start: command("", 30, ["--tensor-parallel-size", "2"]) });
+    const { ranks, sync, told: ask } = broadcaster(started);
     for (const version of [1, 2]) {
-      expect(await syncWeights({ ...options, version })).toMatchObject({ engines: 2, checksum: "weights 0.25" });
+      expect(await sync(version)).toMatchObject({ engines: 2, checksum: "weights 0.25" });
     }
-    const told = await Promise.all(
-      started.urls.map(async (url) => (await (await fetch(`${url}/told`)).json()) as Record<string, unknown>[]),
-    );
+    const told = await ask();
     // One group for both versions: a trainer and four workers.
     const group = { master_address: "127.0.0.1", world_size: 5, packed: true, packed_buffer_size_bytes: 2 ** 30 };
     expect(told.map(([init]) => init)).toMatchObject([
@@ -219,9 +249,10 @@ describe("BroadcastTransport", () => {
   });
 
   it("starts engines again whose weights are half replaced, before they sample with them", async () => {
-    const { started, ranks, options } = await startBroadcast(0.25);
+    const started = await startFleet(2, { start: command() });
+    const { ranks, sync } = broadcaster(started);
     ranks.broken = 1;
-    await syncWeights(options);
+    await sync(1);
     await started.ready();
     const removed = told.filter(({ state }) => state === "removed");
     expect(removed.map(({ engine, message }) => [engine, message])).toEqual([
@@ -232,6 +263,30 @@ describe("BroadcastTransport", () => {
     const lease = await started.router.acquire("a", 20);
     expect(lease.version).toBe(1);
     expect(await started.client.weightVersion(lease.url, { timeoutSeconds: 10 })).toBe("1");
+  });
+
+  it.each([
+    ["", ["init", "update", "shutdown", "init", "update"]],
+    ["shutdown", ["init", "update", "init", "update"]],
+  ])(
+    "has engines let go of a group before they join another, where they know how to (without: %j)",
+    async (lacks, all) => {
+      const { transport, sync, told } = broadcaster(await startFleet(1, { start: command(lacks) }));
+      await sync(1);
+      await transport.abandon();
+      await sync(2);
+      const kind = (said: object | string) => (typeof said === "string" ? said : "names" in said ? "update" : "init");
+      expect((await told())[0]!.map((said) => kind(said as object | string))).toEqual(all);
+    },
+  );
+
+  it.skipIf(ownAddress === undefined)("meets engines on other machines where these reach this one", async () => {
+    const node = { ...localNode, address: ownAddress! };
+    const started = await startFleet(1, { seatOf: async () => ({ node }) });
+    const { ranks, sync, told } = broadcaster(started);
+    await sync(1);
+    expect(ranks.connected).toMatchObject([{ host: ownAddress }]);
+    expect((await told())[0]![0]).toMatchObject({ master_address: ownAddress });
   });
 });
 
