@@ -50,6 +50,8 @@ export class EngineRouter {
   private readonly losses: string[] = [];
   /** Of a pool's weights, which only change while held; null where they change under leases. */
   readonly version: Record<EnginePool, number | null> = { train: 0, eval: 0 };
+  /** What a pool's engines were last brought to. */
+  readonly synced: Record<EnginePool, number> = { train: 0, eval: 0 };
   /** Engines that are being started again: where no other serves, requests wait for them. */
   expected = 0;
   private readonly held = new Set<EnginePool>();
@@ -213,7 +215,8 @@ export class EngineRouter {
       this.wakeDrained();
       this.grantWaiting();
     };
-    return { url: engine.url, engine: engine.id, version: this.version[pool], release };
+    const versions = { version: this.version[pool], synced: this.synced[pool] };
+    return { url: engine.url, engine: engine.id, ...versions, release };
   }
 
   private leastLoaded(pool: EnginePool): Engine {

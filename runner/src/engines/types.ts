@@ -17,8 +17,9 @@ export interface SamplingParams {
 export interface GenerateRequest {
   requestId: string;
   tokenIds: Int32Array | number[];
-  /** The lease's. */
+  /** The lease's, as `synced`. */
   version: number | null;
+  synced?: number;
   sampling: SamplingParams;
 }
 
@@ -41,6 +42,8 @@ export interface EngineLease {
   engine: number;
   /** The policy version of its weights until it is released; null where they may change meanwhile. */
   version: number | null;
+  /** The version that was last synced, where `version` is null. */
+  synced?: number;
   release(failed?: boolean): void;
 }
 
