@@ -92,6 +92,8 @@ it.each<[dp: number, cp: number, ep: number, shares: Microbatch[][]]>([
   const even = shares.map((given) => [...given, ...Array.from({ length: microbatches - given.length }, dummy)]);
   const ranks = await run(even, name, { cp, ep, model });
   expect(readFileSync(join(scratch, name)).equals(readFileSync(join(scratch, "one")))).toBe(true);
+  expect(ranks[0]!.unwritten).toContain("cannot be written: No such file or directory");
+  for (const rank of ranks.slice(1)) expect(rank.unwritten).toBe(null);
   for (const rank of ranks) {
     expect(rank.initialized).toBe(one.initialized);
     expect(largestRelative(rank.gradients, one.gradients)).toBeLessThan(1e-5);

@@ -27,6 +27,9 @@ const seen = { shardSize: model.shardSize };
 await model.initialize(3);
 seen.initialized = await model.checksum();
 await model.save(save, Buffer.from("head"));
+// What only rank 0 cannot do: the others gather on, and all are ready for the next thing.
+const nowhere = model.save(`${save}-folder-that-is-not-there/x`, Buffer.from("head"));
+seen.unwritten = await nowhere.then(() => null, String);
 
 if (tensors) await model.load(tensors);
 seen.loaded = await model.checksum();

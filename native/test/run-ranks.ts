@@ -8,6 +8,8 @@ import { freePort } from "../../runner/src/launchers/free-port.ts";
 export interface Seen {
   shardSize: number;
   initialized: string;
+  /** What a file that cannot be written says. */
+  unwritten: string | null;
   loaded: string;
   logp: number[];
   balance: number;

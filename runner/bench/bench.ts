@@ -1,5 +1,5 @@
 /** `npm run bench`: measures us beside what would be used instead, and writes docs/speed.md and docs/speed.svg. */
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { availableParallelism, cpus, loadavg, totalmem } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,6 +9,7 @@ import { replaceFile } from "../src/files.ts";
 import { decoding, type Setting, startUp, training, wholeStep } from "./cases.ts";
 import type { Row } from "./compare.ts";
 import { installPeers, peersInstalled, python, smolLm2, tinyModel } from "./models.ts";
+import { processorFlags } from "./processor.ts";
 import { isBusy, type Machine, markdown, svg } from "./report.ts";
 import { keptSections } from "./sections.ts";
 
@@ -101,15 +102,6 @@ async function versions(): Promise<Record<string, string>> {
   const peers = Object.fromEntries(names.map((name, index) => [name, found[index]!]));
   known = { "molt-runner": own.version, node: process.versions.node, ...peers };
   return known;
-}
-
-/** Those of x86 that decide which kernels run. */
-const decisiveFlags = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"];
-
-function processorFlags(): string[] {
-  const info = existsSync("/proc/cpuinfo") ? readFileSync("/proc/cpuinfo", "utf8") : "";
-  const flags = new Set(info.match(/^flags\s*:(.*)$/m)?.[1]?.split(" "));
-  return decisiveFlags.filter((flag) => flags.has(flag));
 }
 
 /** Writes the page and the picture anew after each case, so that what was measured stays whatever comes after. */

@@ -14,6 +14,7 @@ import { trainUpdates } from "../src/trainer/update.ts";
 import { type Checkpointing, training } from "./cases.ts";
 import { alternate, median, type Row, ratios } from "./compare.ts";
 import { python } from "./models.ts";
+import { hasBfloat16 } from "./processor.ts";
 import { writeSection } from "./sections.ts";
 import { type StepTimeline, shares, timelineSvg } from "./timeline.ts";
 
@@ -31,9 +32,8 @@ async function modelOf(kind: string): Promise<string> {
 }
 
 async function besideTransformers(kind: string): Promise<Row[]> {
-  const cases = (isSmoke ? ["float32"] : ["float32", "bfloat16"]).map((dtype) => {
-    return { dtype, rows: count, length, threads: 1 };
-  });
+  const dtypes = isSmoke || !hasBfloat16() ? ["float32"] : ["float32", "bfloat16"];
+  const cases = dtypes.map((dtype) => ({ dtype, rows: count, length, threads: 1 }));
   const checkpoints: Checkpointing[] = isSmoke ? ["full"] : ["full", "selective", "none"];
   const rows: Row[] = [];
   const plan = { model: await modelOf(kind), cases, repetitions, checkpoints };
@@ -151,7 +151,7 @@ and a random Qwen3-MoE, ${count} rows of ${length} tokens, one thread a process;
 peer's figure by ours: above 1 we are faster, or smaller. Seconds of forward, backward, clipping and AdamW:
 
 ${table(of("train"), "transformers")}
-
+${hasBfloat16() ? "" : "\nNot run: bfloat16, for which this processor has no instructions.\n"}
 GB of the process's peak resident set:
 
 ${table(of("memory"), "transformers")}

@@ -66,7 +66,7 @@ ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group) {
   const auto given = counts.view({ranks, own}), taken = exchange(counts, runs, runs, group).cpu().view({ranks, own});
   const auto from = taken.accessor<int64_t, 2>();
   ExchangePlan plan;
-  plan.counts = taken.sum(0);
+  plan.counts = taken.sum(0).to(counts.device());
   plan.received.resize(ranks);
   std::vector<int64_t> begins;  // of each (rank, own expert) among the received rows
   int64_t total = 0;

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <iterator>
 #include <optional>
 
@@ -396,24 +397,32 @@ void Model::forEachParameter(bool trained, Visit visit) const {
   const at::AutoGradMode noGraph(false);
   const FlatShard* gathered = nullptr;
   at::Tensor flat;
+  std::exception_ptr failed;  // told at the end: the other ranks gather on
   for (const auto& place : places(trained)) {
     if (place.shard != gathered) {
       flat.reset();
       flat = place.shard->gatherWeights(at::kFloat);
     }
     gathered = place.shard;
-    visit(whole(place, flat));
+    const auto value = whole(place, flat);
+    try {
+      if (!failed) visit(value);
+    } catch (...) {
+      failed = std::current_exception();
+    }
   }
+  if (failed) std::rethrow_exception(failed);
 }
 
 void Model::save(const std::string& path, const std::vector<uint8_t>& header, bool adaptersOnly) const {
   std::optional<FileWriter> file;
-  if (rank() == 0) {
-    file.emplace(path);
-    file->write(header.data(), header.size());
-  }
   forEachParameter(adaptersOnly, [&](const at::Tensor& value) {
-    if (file) file->write(value);
+    if (rank() != 0) return;
+    if (!file) {
+      file.emplace(path);
+      file->write(header.data(), header.size());
+    }
+    file->write(value);
   });
   if (file) file->close();
 }

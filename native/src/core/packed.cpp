@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/device.h"
 #include "core/flash.h"
@@ -59,25 +60,37 @@ void checkMixture(const PackedRows& rows, const DecoderConfig& config) {
   }
 }
 
-/// Whole rows, position after position, as they lie in the gathered parts.
-KeyOrder orderKeys(const std::vector<RowGroup>& groups, int64_t parts) {
-  std::vector<int64_t> sizes(parts, 0);
-  const auto begin = [&](const RowGroup& group, int64_t part) { return group.whole * part / parts; };
-  const auto length = [&](const RowGroup& group, int64_t part) { return begin(group, part + 1) - begin(group, part); };
-  for (const auto& group : groups) {
-    for (int64_t part = 0; part < parts; ++part) sizes[part] += group.rows * length(group, part);
-  }
-  const int64_t most = *std::ranges::max_element(sizes);
-  std::vector<int64_t> next(parts), places;
-  for (int64_t part = 0; part < parts; ++part) next[part] = part * most;
-  for (const auto& group : groups) {
-    for (int64_t row = 0; row < group.rows; ++row) {
-      for (int64_t part = 0; part < parts; ++part) {
-        for (int64_t i = 0; i < length(group, part); ++i) places.push_back(next[part]++);
+using Lengths = std::vector<std::pair<int64_t, int64_t>>;  // of rows, and how many have it
+
+/// Where a rank's pieces of a row begin and end: an early one and the late one that mirrors it, since what attention
+/// costs grows along a row.
+Lengths piecesOf(int64_t whole, int64_t part, int64_t parts) {
+  if (parts == 1) return {{0, whole}};
+  const auto cut = [&](int64_t piece) { return whole * piece / (2 * parts); };
+  const int64_t late = 2 * parts - 1 - part;
+  return {{cut(part), cut(part + 1)}, {cut(late), cut(late + 1)}};
+}
+
+KeyOrder orderKeys(const Lengths& lengths, int64_t parts) {
+  std::vector<std::vector<int64_t>> owned(parts);
+  int64_t total = 0;
+  for (const auto& [whole, rows] : lengths) {
+    for (int64_t part = 0; part < parts; ++part) {
+      for (const auto& [first, end] : piecesOf(whole, part, parts)) {
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t t = first; t < end; ++t) owned[part].push_back(total + row * whole + t);
+        }
       }
     }
+    total += rows * whole;
   }
-  return {at::tensor(places, at::kLong), most};
+  size_t most = 0;
+  for (const auto& positions : owned) most = std::max(most, positions.size());
+  std::vector<int64_t> places(total);
+  for (int64_t part = 0; part < parts; ++part) {
+    for (size_t i = 0; i < owned[part].size(); ++i) places[owned[part][i]] = static_cast<int64_t>(part * most + i);
+  }
+  return {at::tensor(places, at::kLong), static_cast<int64_t>(most)};
 }
 
 }  // namespace
@@ -92,32 +105,36 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
   std::vector<int64_t> tokens, positions, places, rowOf, selected, origins, targets;
   std::vector<float> temperatures, balanceScale;
   SortedRows sorted;
+  Lengths lengths;
   int64_t keys = 0;
-  for (const size_t row : order) {
-    const int64_t whole = length(row);
+  for (auto next = order.begin(); next != order.end();) {
+    const int64_t whole = length(*next);
+    const auto isOther = [&](size_t row) { return length(row) != whole; };
+    const auto first = std::exchange(next, std::find_if(next, order.end(), isOther));
     if (whole == 0) continue;
-    if (sorted.groups.empty() || sorted.groups.back().whole != whole) {
-      const int64_t first = whole * part / parts, end = whole * (part + 1) / parts;
-      sorted.groups.push_back({whole, first, end - first, static_cast<int64_t>(tokens.size()), keys});
-    }
-    auto& group = sorted.groups.back();
-    ++group.rows;
-    keys += whole;
-    const auto squared = static_cast<float>(whole) * static_cast<float>(whole);
-    balanceScale.push_back(rows.balance.empty() ? 0 : rows.balance[row] / squared);
-    const int64_t begin = rows.cu[row] + group.first;
-    for (int64_t t = begin; t < begin + group.length; ++t) {
-      if (rows.targets[t] >= 0) {
-        selected.push_back(static_cast<int64_t>(tokens.size()));
-        origins.push_back(t);
-        targets.push_back(rows.targets[t]);
-        temperatures.push_back(rows.temperatures[t]);
+    for (const auto& [begin, end] : piecesOf(whole, part, parts)) {
+      sorted.groups.push_back({whole, begin, end - begin, static_cast<int64_t>(tokens.size()), keys, next - first});
+      for (auto row = first; row != next; ++row) {
+        for (int64_t t = rows.cu[*row] + begin; t < rows.cu[*row] + end; ++t) {
+          if (rows.targets[t] >= 0) {
+            selected.push_back(static_cast<int64_t>(tokens.size()));
+            origins.push_back(t);
+            targets.push_back(rows.targets[t]);
+            temperatures.push_back(rows.temperatures[t]);
+          }
+          tokens.push_back(rows.tokens[t]);
+          places.push_back(t);
+          rowOf.push_back(static_cast<int64_t>(balanceScale.size()) + (row - first));
+          positions.push_back(t - rows.cu[*row]);
+        }
       }
-      tokens.push_back(rows.tokens[t]);
-      places.push_back(t);
-      rowOf.push_back(static_cast<int64_t>(balanceScale.size()) - 1);
-      positions.push_back(t - rows.cu[row]);
     }
+    const auto squared = static_cast<float>(whole) * static_cast<float>(whole);
+    for (auto row = first; row != next; ++row) {
+      balanceScale.push_back(rows.balance.empty() ? 0 : rows.balance[*row] / squared);
+    }
+    lengths.emplace_back(whole, next - first);
+    keys += whole * (next - first);
   }
   sorted.tokens = at::tensor(tokens, at::kLong);
   sorted.positions = at::tensor(positions, at::kLong);
@@ -125,7 +142,7 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
   sorted.origins = at::tensor(origins, at::kLong);
   sorted.targets = at::tensor(targets, at::kLong);
   sorted.temperatures = at::tensor(temperatures, at::kFloat).unsqueeze(1);
-  if (parts > 1) sorted.keys = orderKeys(sorted.groups, parts);
+  if (parts > 1) sorted.keys = orderKeys(lengths, parts);
   sorted.rowOf = at::tensor(rowOf, at::kLong);
   if (!rows.balance.empty()) sorted.balanceScale = at::tensor(balanceScale).unsqueeze(1);
   if (!rows.routes.empty()) {
@@ -142,6 +159,8 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
 }
 
 at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64_t window) {
+  // A rank without queries takes part in the gradient of the keys all the same.
+  if (qkv.q.size(0) == 0) return (qkv.k.narrow(0, 0, 0) + qkv.v.narrow(0, 0, 0)).reshape_as(qkv.q);
   if (qkv.q.is_cuda() && qkv.q.scalar_type() != at::kFloat) return flashAttendRows(qkv, groups, window);
   std::vector<at::Tensor> outputs;
   outputs.reserve(groups.size());
@@ -165,8 +184,6 @@ at::Tensor attendRows(const Qkv& qkv, const std::vector<RowGroup>& groups, int64
         /*is_causal=*/!mask, /*scale=*/{}, /*enable_gqa=*/qkv.q.size(1) != qkv.k.size(1));
     outputs.push_back(attended.transpose(1, 2).reshape({-1, qkv.q.size(1), qkv.q.size(2)}));
   }
-  // A rank without queries takes part in the gradient of the keys all the same.
-  if (outputs.empty()) return (qkv.k.narrow(0, 0, 0) + qkv.v.narrow(0, 0, 0)).reshape_as(qkv.q);
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs);
 }
 

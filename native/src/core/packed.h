@@ -20,14 +20,14 @@ struct PackedRows {
   std::vector<float> balance;         // [B] or empty
 };
 
-/// Neighbouring rows of one length, and the part of each that a rank has; without context parallel, all of it.
+/// Neighbouring rows of one length, and a part of each that a rank has: two under context parallel, else all of it.
 struct RowGroup {
   int64_t whole;   // length of a row
   int64_t first;   // where in its row the part begins
   int64_t length;  // of the part
   int64_t begin;   // first position among the rank's
   int64_t keys;    // first position among all ranks'
-  int64_t rows = 0;
+  int64_t rows;
 };
 
 /// The same rows sorted by length, so that attention runs in a few batches without padding; or a rank's part of each.
@@ -47,7 +47,7 @@ struct SortedRows {
 };
 
 /// Throws on ids outside the vocabulary, broken boundaries, temperatures that are not positive and routes to no expert.
-/// Each row is cut into as many even parts as there are `parts`, of which `part` is kept.
+/// Each row is cut into twice as many even pieces as there are `parts`; `part` has two of them, that mirror each other.
 SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t part, int64_t parts);
 
 /// Causal attention within each row over the last `window` keys (0: all), [T, heads, D]; keys and values are of whole

@@ -94,7 +94,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() {
 
 std::function<void()> ProcessGroup::started(
     const char* what, int64_t bytes, c10::intrusive_ptr<c10d::Work> work) {
-  const auto note = Timeline::ofProcess().begin(what, bytes);
+  // On a GPU its end is not the CPU's to know.
+  const auto note = device_.is_cpu() ? Timeline::ofProcess().begin(what, bytes) : nullptr;
   if (note) work->getFuture()->addCallback([note](c10::ivalue::Future&) { note(&Collective::end); });
   return [this, what, note, work = std::move(work)] {
     if (note) note(&Collective::waitStart);

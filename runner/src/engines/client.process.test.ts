@@ -45,6 +45,20 @@ describe("generate", () => {
     await expect(generate()).rejects.toThrow("a token of version 11 in the engine's answer to a lease of version 12");
   });
 
+  it("goes to the lease's replica, which vLLM is told by a header", async () => {
+    const told: unknown[] = [];
+    handler = ({ headers }, response) => {
+      told.push([headers["x-data-parallel-rank"], headers["content-type"]]);
+      response.end(answer({ logprobs }));
+    };
+    await client.generate(url, { ...request, replica: 3 }, { timeoutSeconds: 20 });
+    await generate();
+    expect(told).toEqual([
+      ["3", "application/json"],
+      [undefined, "application/json"],
+    ]);
+  });
+
   it("takes the engine's spans where weights may change under the lease, and needs them", async () => {
     const changing = { ...request, version: null };
     handler = (_, response) => response.end(answer(spans("11")));

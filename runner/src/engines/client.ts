@@ -41,6 +41,7 @@ export const keepPartial = Symbol("keep what was sampled");
 export interface CallOptions {
   timeoutSeconds: number;
   signal?: AbortSignal;
+  headers?: Record<string, string>;
 }
 
 export type PauseMode = "abort" | "wait" | "keep";
@@ -57,6 +58,11 @@ export class EngineError extends RunnerError {
 
 /** A request that has yet to arrive cannot be ended: it is asked again. */
 export const abortEveryMs = 50;
+
+/** Else vLLM takes the replica that has least to do, whatever cache it has. */
+export function toReplica(replica: number | undefined): Record<string, string> | undefined {
+  return replica === undefined ? undefined : { "x-data-parallel-rank": String(replica) };
+}
 
 type Route = `${"GET" | "POST"} /${string}`;
 
@@ -80,10 +86,10 @@ export class EngineClient {
   /** A token's version is the request's, whose weights its lease holds; where they may change, the engine's spans. */
   async generate(url: string, request: GenerateRequest, options: CallOptions): Promise<GenerateResult> {
     const what = `request ${request.requestId}`;
-    const reply = await this.untilAborted(url, request, options, what);
+    const { version, replica } = request;
+    const reply = await this.untilAborted(url, request, { ...options, headers: toReplica(replica) }, what);
     try {
       const { versions, ...rest } = parseGenerate(reply);
-      const { version } = request;
       if (rest.routes) checkRoutes(rest.routes, request.tokenIds.length + rest.tokenIds.length);
       if (version === null && versions) return { ...rest, versions };
       if (version === null) throw new RunnerError("no weight_versions, which train.partial_rollout keep needs");
@@ -218,7 +224,7 @@ export class EngineClient {
   private async text(
     url: string,
     route: Route,
-    { timeoutSeconds, signal }: CallOptions,
+    { timeoutSeconds, signal, headers }: CallOptions,
     body?: object | string,
     what: string = route,
   ): Promise<string> {
@@ -228,10 +234,12 @@ export class EngineClient {
     signal?.addEventListener("abort", onAbort);
     try {
       if (taken()) throw signal!.reason;
-      const answer = this.send(url, route, typeof body === "object" ? JSON.stringify(body) : body, cancel.signal);
-      const { statusCode, text } = await withDeadline(answer, timeoutSeconds, `engine ${url} to answer ${what}`);
-      if (statusCode === 200) return text;
-      throw new EngineError(url, `${what}: HTTP ${statusCode}: ${errorMessage(text)}`, { status: statusCode });
+      const text = typeof body === "object" ? JSON.stringify(body) : body;
+      const answer = this.send(url, route, text, cancel.signal, headers);
+      const said = await withDeadline(answer, timeoutSeconds, `engine ${url} to answer ${what}`);
+      if (said.statusCode === 200) return said.text;
+      const { statusCode: status } = said;
+      throw new EngineError(url, `${what}: HTTP ${status}: ${errorMessage(said.text)}`, { status });
     } catch (error) {
       if (taken()) throw signal!.reason;
       throw asEngineError(url, what, error);
@@ -242,9 +250,9 @@ export class EngineClient {
     }
   }
 
-  private async send(url: string, route: Route, body: string | undefined, signal: AbortSignal) {
+  private async send(url: string, route: Route, body: string | undefined, signal: AbortSignal, more = {}) {
     const [method, path] = route.split(" ") as ["GET" | "POST", string];
-    const headers = body === undefined ? this.authorization : this.jsonHeaders;
+    const headers = { ...(body === undefined ? this.authorization : this.jsonHeaders), ...more };
     const answer = await this.pool(url).request({ method, path, body, headers, signal });
     return { statusCode: answer.statusCode, text: await answer.body.text() };
   }

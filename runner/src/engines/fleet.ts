@@ -21,6 +21,8 @@ export interface FleetOptions {
   seatOf?: (engine: number) => Promise<Seat>;
   /** Of them, for evals alone. */
   evalEngines?: number;
+  /** Data-parallel ones within each. */
+  replicas?: number;
   start: StartEngine;
   /** Of one that answers, before it is given a version: that it can do what a run needs. */
   probe?: (client: EngineClient, url: string) => Promise<void>;
@@ -48,14 +50,14 @@ export class EngineFleet {
   readonly died = this.lastDeath.promise;
   private readonly stopping = new AbortController();
   private readonly running = new Map<number, RunningEngine>();
-  /** Since all engines were last seen to work. */
-  restarts = 0;
+  /** Of each engine, since all were last seen to work. */
+  readonly restarts = new Map<number, number>();
   private readonly starting = new Set<Promise<void>>();
   private readonly options: FleetOptions;
 
   private constructor(options: FleetOptions) {
     this.options = options;
-    this.router = new EngineRouter(options.evalEngines);
+    this.router = new EngineRouter(options.evalEngines, options.replicas);
   }
 
   /** Every engine is healthy and names `version`; on failure none is left. */
@@ -136,7 +138,9 @@ export class EngineFleet {
   private lose(engine: number, state: "died" | "removed", error: unknown, gone?: Promise<void>): void {
     if (this.stopping.signal.aborted) return;
     this.running.delete(engine);
-    if (this.restarts++ < this.options.maxRestarts) {
+    const restarts = this.restarts.get(engine) ?? 0;
+    this.restarts.set(engine, restarts + 1);
+    if (restarts < this.options.maxRestarts) {
       this.router.expected++;
       const start: Promise<void> = this.startAgain(engine, gone).finally(() => this.starting.delete(start));
       this.starting.add(start);

@@ -15,13 +15,13 @@ import { probeVllm } from "./vllm/probe.ts";
 export type EngineInit = "weights" | "random";
 
 export function fleetOf(recipe: Recipe, model: string, init: EngineInit): Omit<FleetOptions, "emit"> {
-  const { engine, run } = recipe;
+  const { engine, run, vllm } = recipe;
   const isVllm = engine.kind === "vllm";
   return {
     count: engine.count,
     evalEngines: recipe.eval.engines,
     start: startOf(recipe, model, init),
-    ...(isVllm && { probe: probeVllm }),
+    ...(isVllm && { probe: probeVllm, replicas: vllm.data_parallel_size }),
     watchesLoad: !run.deterministic,
     version: 0,
     maxRestarts: run.max_restarts,
@@ -63,7 +63,7 @@ export function transportOf(
   if (engine.kind === "embedded") return new BroadcastTransport(broadcast);
   const dtype = engine.dtype === "bf16" ? engine.dtype : fsdp.param_dtype;
   const probe = { vocabSize: config.vocabSize, maxLen: data.max_len, tolerance: tolerances[dtype] };
-  const canary = new Canary({ ...parts, ...probe });
+  const canary = new Canary({ ...parts, ...probe, replicas: vllm.data_parallel_size });
   if (vllm.sync_backend === "nccl") {
     const sent = engine.dtype === "bf16" ? "bfloat16" : "float32";
     return new BroadcastTransport({ ...broadcast, vllm: { dtype: sent, canary } });

@@ -19,6 +19,27 @@ describe("EngineRouter", () => {
     expect((await router.acquire("a", 1)).engine).toBe(0);
   });
 
+  it("keeps a session on one replica of its engine, and spreads them over those", async () => {
+    const router = new EngineRouter(0, 2);
+    for (const url of ["http://one", "http://two"]) router.add(url);
+    const places: string[] = [];
+    for (const session of ["a", "b", "c", "d", "c", "a"]) {
+      const { engine, replica, release } = await router.acquire(session, 1);
+      places.push(`${session}: ${engine}.${replica}`);
+      release();
+    }
+    expect(places).toEqual(["a: 0.0", "b: 1.0", "c: 0.1", "d: 1.1", "c: 0.1", "a: 0.0"]);
+  });
+
+  it("places a session on the replica with the fewest requests", async () => {
+    const router = new EngineRouter(0, 2);
+    router.add("http://one");
+    const [first] = [await router.acquire("long", 1), await router.acquire("short", 1)];
+    (await router.acquire("short", 1)).release();
+    expect([first!.replica, (await router.acquire("third", 1)).replica]).toEqual([0, 0]);
+    expect((await router.acquire("fourth", 1)).replica).toBe(1);
+  });
+
   it("spreads sessions that come one after the other", async () => {
     const router = withEngines(3);
     const engines: number[] = [];

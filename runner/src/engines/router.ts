@@ -26,6 +26,8 @@ interface Engine {
   failures: number;
   /** Leases ever. */
   served: number;
+  /** Of its data-parallel replicas: leases out, and leases ever. */
+  replicas: { active: number; served: number }[];
 }
 
 interface Waiter extends Deferred<EngineLease> {
@@ -44,7 +46,7 @@ const maxPins = 65_536;
  */
 export class EngineRouter {
   private readonly engines = new Map<number, Engine>();
-  private readonly pins = new Map<string, number>();
+  private readonly pins = new Map<string, { engine: number; replica: number }>();
   private readonly waiting = new Set<Waiter>();
   private readonly drainWaiters = new Map<() => void, readonly EnginePool[]>();
   private readonly losses: string[] = [];
@@ -56,18 +58,21 @@ export class EngineRouter {
   expected = 0;
   private readonly held = new Set<EnginePool>();
   private readonly evalEngines: number;
+  private readonly replicas: number;
   private nextId = 0;
 
-  /** The first `evalEngines` are the eval's. */
-  constructor(evalEngines = 0) {
+  /** The first `evalEngines` are the eval's. `replicas`: data-parallel ones within each engine. */
+  constructor(evalEngines = 0, replicas = 1) {
     this.evalEngines = evalEngines;
+    this.replicas = replicas;
   }
 
   /** Ids count from 0. An engine started again keeps its own, and serves once it is admitted. */
   add(url: string, again?: number): number {
     const id = again ?? this.nextId++;
     const pool = id < this.evalEngines ? "eval" : "train";
-    const load = { active: 0, others: 0, most: Infinity, failures: 0, served: 0 };
+    const replicas = Array.from({ length: this.replicas }, () => ({ active: 0, served: 0 }));
+    const load = { active: 0, others: 0, most: Infinity, failures: 0, served: 0, replicas };
     this.engines.set(id, { id, url, pool, serves: again === undefined, ...load });
     return id;
   }
@@ -98,7 +103,7 @@ export class EngineRouter {
     const url = this.engines.get(engine)?.url;
     this.engines.delete(engine);
     this.losses.push(`engine ${engine}${url ? ` (${url})` : ""}: ${reason}`);
-    for (const [session, pinned] of this.pins) if (pinned === engine) this.pins.delete(session);
+    for (const [session, pinned] of this.pins) if (pinned.engine === engine) this.pins.delete(session);
     for (const waiter of this.waiting) {
       if (this.hasAny(waiter.pool)) continue;
       this.waiting.delete(waiter);
@@ -179,7 +184,7 @@ export class EngineRouter {
 
   /** Where the session is, whose cache it has. */
   private pinned(sessionId: string): Engine | undefined {
-    return this.engines.get(this.pins.get(sessionId) ?? -1);
+    return this.engines.get(this.pins.get(sessionId)?.engine ?? -1);
   }
 
   private withRoom(pool: EnginePool): Engine[] {
@@ -199,24 +204,28 @@ export class EngineRouter {
 
   private grant(sessionId: string, pool: EnginePool): EngineLease {
     const engine = this.pinned(sessionId) ?? this.leastLoaded(pool);
+    const replica = this.pins.get(sessionId)?.replica ?? leastBusy(engine);
     // Set again, so that the map begins with the longest unused.
     this.pins.delete(sessionId);
-    this.pins.set(sessionId, engine.id);
+    this.pins.set(sessionId, { engine: engine.id, replica });
     if (this.pins.size > maxPins) this.pins.delete(this.pins.keys().next().value!);
-    engine.active += 1;
-    engine.served += 1;
+    const busy = [engine, engine.replicas[replica]!];
+    for (const one of busy) {
+      one.active += 1;
+      one.served += 1;
+    }
     let out = true;
     const release = (failed = false) => {
       if (!out) return;
       out = false;
-      engine.active -= 1;
+      for (const one of busy) one.active -= 1;
       engine.failures = failed ? engine.failures + 1 : 0;
       if (failed) this.pins.delete(sessionId);
       this.wakeDrained();
       this.grantWaiting();
     };
-    const versions = { version: this.version[pool], synced: this.synced[pool] };
-    return { url: engine.url, engine: engine.id, ...versions, release };
+    const place = { url: engine.url, engine: engine.id, ...(this.replicas > 1 && { replica }) };
+    return { ...place, version: this.version[pool], synced: this.synced[pool], release };
   }
 
   private leastLoaded(pool: EnginePool): Engine {
@@ -234,4 +243,9 @@ export class EngineRouter {
   private nobodyLeft(): RunnerError {
     return new RunnerError(`no engine is left${indented(this.losses)}`);
   }
+}
+
+function leastBusy({ replicas }: Engine): number {
+  const order = replicas.map(({ active, served }, replica) => ({ active, served, replica }));
+  return order.sort((one, other) => one.active - other.active || one.served - other.served)[0]!.replica;
 }

@@ -17,9 +17,10 @@ export interface SamplingParams {
 export interface GenerateRequest {
   requestId: string;
   tokenIds: Int32Array | number[];
-  /** The lease's, as `synced`. */
+  /** The lease's, as `synced` and `replica`. */
   version: number | null;
   synced?: number;
+  replica?: number;
   sampling: SamplingParams;
 }
 
@@ -44,6 +45,8 @@ export interface EngineLease {
   version: number | null;
   /** The version that was last synced, where `version` is null. */
   synced?: number;
+  /** Of the engine's data-parallel ones, whose cache the session has; none where there is but one. */
+  replica?: number;
   release(failed?: boolean): void;
 }
 

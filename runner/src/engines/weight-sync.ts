@@ -107,14 +107,15 @@ async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string>
   const { fleet, version } = options;
   const failures: string[] = [];
   let checksum: string | null = null;
-  for (const engine of engines) {
+  const isAlive = (engine: Engine) => fleet.router.alive().some(({ url }) => url === engine.url);
+  for (const engine of engines.filter(isAlive)) {
     try {
       checksum = await attempt(options, [engine]);
     } catch (error) {
       const reason = `weight sync to version ${version} failed: ${messageOf(error)}`;
       failures.push(`engine ${engine.engine} (${engine.url}): ${messageOf(error)}`);
       // Not one that has died and been started again meanwhile.
-      if (fleet.router.alive().some(({ url }) => url === engine.url)) await fleet.drop(engine.engine, reason);
+      if (isAlive(engine)) await fleet.drop(engine.engine, reason);
     }
   }
   if (checksum !== null) return checksum;
@@ -138,14 +139,25 @@ async function attempt(options: SyncOptions, engines: Engine[]): Promise<string>
     await transport.verify?.(delivery);
     return checksum;
   } catch (error) {
-    await abandon(options, engines);
+    await abandon(options, engines, messageOf(error));
     throw error;
   }
 }
 
-/** After a failure: no group, nobody paused. An engine that cannot resume fails its own attempt too. */
-async function abandon({ fleet, transport, deadlineSeconds, log }: SyncOptions, engines: Engine[]): Promise<void> {
+/**
+ * After a failure: no group, nobody paused. An engine that cannot resume fails its own attempt too; whose weights are
+ * torn must not sample with them.
+ */
+async function abandon(options: SyncOptions, engines: Engine[], reason: string): Promise<void> {
+  const { fleet, transport, deadlineSeconds, log } = options;
   const timeoutSeconds = Math.min(deadlineSeconds, 5);
+  const tears = transport.tears === true;
   await transport.abandon?.().catch((error) => log(`the transfer did not end: ${messageOf(error)}`));
-  await Promise.allSettled(engines.map(({ url }) => fleet.client.resume(url, { timeoutSeconds })));
+  await Promise.allSettled(
+    engines.map(({ engine, url }) =>
+      tears
+        ? fleet.drop(engine, `its weights were half replaced: ${reason}`)
+        : fleet.client.resume(url, { timeoutSeconds }),
+    ),
+  );
 }

@@ -244,7 +244,7 @@ class TrainRun implements LoopServices {
   async sync(version: number, pools?: readonly EnginePool[]): Promise<SyncResult> {
     const result = await this.alone(() => syncWeights({ ...this.syncOptions(version), pools }));
     this.synced = { updates: this.updates, version };
-    this.parts.fleet.restarts = 0;
+    this.parts.fleet.restarts.clear();
     return result;
   }
 

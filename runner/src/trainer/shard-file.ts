@@ -108,10 +108,19 @@ async function gather(shards: Stored[], identity: ShardIdentity, target: FileHan
   await target.truncate(4 * arrays.length * shardSize);
   const missing = new Map(shardTable(units, identity).map((piece) => [piece[0], piece]));
   const left = new Map([...missing].map(([name, [, , count]]) => [name, count]));
+  const known = units.flatMap(({ parameters }) => parameters);
+  const frozen = new Set(
+    known.filter(({ role }) => identity.freezeRouter && role === "router").map(({ name }) => name),
+  );
   for (const { file, offset, arraySize, table } of shards) {
     const source = await open(file);
     try {
       for (const [name, start, count, at] of table) {
+        if (frozen.has(name)) {
+          throw new RunnerError(`the checkpoint has trained ${name}, which would be lost`, {
+            fix: "leave actor.freeze_moe_router false, or start a new run from its export",
+          });
+        }
         const [, first, wanted, to] = missing.get(name) ?? [name, 0, 0, 0];
         const [from, end] = [Math.max(first, start), Math.min(first + wanted, start + count)];
         if (from >= end) continue;

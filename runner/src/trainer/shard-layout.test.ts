@@ -1,6 +1,10 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import fc from "fast-check";
 import type { ParameterDescription, UnitDescription } from "molt-native";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
+import { openShard, shardHeader, shardPath } from "./shard-file.ts";
 import { shardTable } from "./shard-layout.ts";
 
 const parameter = (name: string, shape: number[], decay = true, expert?: number): ParameterDescription => {
@@ -35,11 +39,24 @@ test("as the native core lays it out, by hand: what decays first, rounded slices
   ]);
 });
 
-test("a frozen router is in no shard", () => {
+describe("a frozen router", () => {
   const units: UnitDescription[] = [{ kind: "layer", parameters: [parameter("q", [4]), parameter("router", [6])] }];
   const place = { rank: 1, worldSize: 2, expertSize: 1 };
-  expect(shardTable(units, { ...place, freezeRouter: true })).toEqual([["q", 2, 2, 0]]);
-  expect(shardTable(units, place)).toEqual([["router", 1, 5, 0]]);
+
+  test("is in no shard", () => {
+    expect(shardTable(units, { ...place, freezeRouter: true })).toEqual([["q", 2, 2, 0]]);
+    expect(shardTable(units, place)).toEqual([["router", 1, 5, 0]]);
+  });
+
+  test("is not taken for one that a checkpoint has trained", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "molt-shard-"));
+    const alone = { ...place, rank: 0, worldSize: 1, model: "policy" as const, units, base: null };
+    const header = shardHeader({ ...alone, shardSize: 10 }, 3);
+    writeFileSync(shardPath(directory, 0), Buffer.concat([header, Buffer.alloc(3 * 4 * 10)]));
+    const opened = openShard(directory, { ...alone, freezeRouter: true, shardSize: 4 });
+    await expect(opened).rejects.toThrow("the checkpoint has trained router, which would be lost");
+    rmSync(directory, { recursive: true });
+  });
 });
 
 test("adapters alone are held where there are any; a unit without is empty", () => {

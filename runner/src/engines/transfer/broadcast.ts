@@ -30,6 +30,7 @@ export class BroadcastTransport implements Transport {
   private readonly options: BroadcastOptions;
   /** Addresses of the group's engines: one that was started again is another member. */
   private members: string[] | null = null;
+  tears = false;
 
   constructor(options: BroadcastOptions) {
     this.options = options;
@@ -38,6 +39,8 @@ export class BroadcastTransport implements Transport {
   async send({ engines, version, call }: Delivery): Promise<string> {
     const { client, ranks, units, vllm } = this.options;
     await this.ensureGroup(engines, call);
+    // An embedded engine refuses to serve what is not whole.
+    this.tears = vllm !== undefined;
     await allOf(engines.map(({ url }) => client.startWeightUpdate(url, call())));
     const update = describeUpdate(units, vllm?.dtype ?? "float32");
     const receiving = engines.map(({ url }) => client.updateWeights(url, update, call()));
@@ -54,6 +57,7 @@ export class BroadcastTransport implements Transport {
       await client.expectVersion(url, version, call());
     };
     await allOf(engines.map(({ url }) => finish(url)));
+    this.tears = false;
     return checksum;
   }
 
@@ -62,6 +66,7 @@ export class BroadcastTransport implements Transport {
   }
 
   async abandon(): Promise<void> {
+    this.tears = false;
     if (!this.members) return;
     this.members = null;
     const leaving = this.options.ranks.all("disconnectEngines", {});

@@ -1,7 +1,7 @@
 import { Mask } from "../../agents/types.ts";
 import { withDeadline } from "../../deadline.ts";
 import { RunnerError } from "../../errors.ts";
-import type { EngineClient } from "../client.ts";
+import { type EngineClient, toReplica } from "../client.ts";
 import { uniform } from "../embedded/philox.ts";
 import { allOf, type Delivery, type SyncRanks } from "./transport.ts";
 
@@ -10,6 +10,8 @@ export interface CanaryOptions {
   ranks: Pick<SyncRanks, "all">;
   vocabSize: number;
   maxLen: number;
+  /** Data-parallel ones of each engine. */
+  replicas: number;
   /** Mean difference from the trainer's log-probabilities that rounding explains, in nats. */
   tolerance: number;
 }
@@ -33,21 +35,22 @@ export class Canary {
   }
 
   async check({ engines, version, call }: Delivery): Promise<void> {
-    const { client, tolerance } = this.options;
+    const { client, tolerance, replicas } = this.options;
     if (this.expected?.version !== version) {
       const scoring = withDeadline(this.score(), call().timeoutSeconds, "the trainer to score the canary");
       this.expected = { version, logprobs: await scoring };
     }
     const { logprobs } = this.expected;
-    const check = async (url: string) => {
-      const said = await client.promptLogprobs(url, this.probe, call());
+    const check = async (url: string, replica?: number) => {
+      const said = await client.promptLogprobs(url, this.probe, { ...call(), headers: toReplica(replica) });
       const gaps = said.map((logprob, t) => Math.abs(logprob - logprobs[t + 1]!));
       const gap = gaps.reduce((sum, one) => sum + one, 0) / gaps.length;
       if (gap <= tolerance) return;
       const compared = `${gap.toFixed(4)} nats a token from the trainer's, more than ${tolerance}`;
       throw new RunnerError(`engine ${url} does not have the weights of version ${version}: its canary is ${compared}`);
     };
-    await allOf(engines.map(({ url }) => check(url)));
+    const ranks = replicas > 1 ? Array.from({ length: replicas }, (_, rank) => rank) : [undefined];
+    await allOf(engines.flatMap(({ url }) => ranks.map((rank) => check(url, rank))));
   }
 
   private async score(): Promise<Float32Array> {

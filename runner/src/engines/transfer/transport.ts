@@ -16,6 +16,8 @@ export interface Delivery {
 
 /** How weights come to engines. One is made for a run, and makes one delivery at a time. */
 export interface Transport {
+  /** While engines that do not say so themselves have part of the new weights. */
+  readonly tears?: boolean;
   /** To engines that are paused: each has the version, and says so. Resolves with the weights' checksum. */
   send(delivery: Delivery): Promise<string>;
   /** Where `send` cannot: rejects unless engines that have resumed, and serve nobody yet, sample with what was sent. */

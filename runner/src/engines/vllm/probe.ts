@@ -37,13 +37,13 @@ export async function probeVllm(client: EngineClient, url: string): Promise<void
   if (lacks.length > 0) throw new RunnerError(`engine ${url} (vLLM ${version}) lacks${indented(lacks)}`);
 }
 
-/** Three are asked for, since the sampled one is among them. */
 /** Halving the temperature doubles what lies between two tokens, unless they are told as before it. */
 async function isAfterTemperature(client: EngineClient, url: string): Promise<boolean> {
   const [warm, cold] = [await topGap(client, url, 1), await topGap(client, url, 0.5)];
   return warm < clearGap || cold > 1.5 * warm;
 }
 
+/** Three are asked for, since the sampled one is among them. */
 async function topGap(client: EngineClient, url: string, temperature: number): Promise<number> {
   const sampling = { temperature, max_tokens: 1, logprobs: 3, seed: 0, detokenize: false };
   const reply = await client.ask(

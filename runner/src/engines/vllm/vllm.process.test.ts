@@ -117,6 +117,8 @@ class OneNumber {
   weights = 0;
   says: number | null = null;
   exports = 0;
+  /** Broadcasts that break off. */
+  broken = 0;
   readonly node = localNode;
   readonly connected: object[] = [];
   readonly sent: unknown[] = [];
@@ -125,6 +127,7 @@ class OneNumber {
     params: { directory: string; rows: { tokens: Int32Array }[]; format: unknown },
   ) => {
     if (method === "connectEngines") this.connected.push(params);
+    if (method === "broadcastWeights" && this.broken-- > 0) throw new Error("a peer is gone");
     if (method === "broadcastWeights") this.sent.push(params.format);
     if (method === "exportWeights") {
       this.exports++;
@@ -139,7 +142,7 @@ class OneNumber {
 
 function syncer(ranks: OneNumber, started: EngineFleet) {
   const { client } = started;
-  const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3 });
+  const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3, replicas: 1 });
   const transport = new DirectoryTransport({ client, ranks, canary, model, directory: join(folder, "weights") });
   const rest = { fleet: started, transport, drainSeconds: 5, deadlineSeconds: 20 };
   return (version: number): SyncOptions => ({ ...rest, version, inFlight: "wait", log: () => {} });
@@ -179,19 +182,24 @@ describe("DirectoryTransport", () => {
 });
 
 describe("BroadcastTransport", () => {
-  it("joins vLLM's own group as rank 0, with a place for each of the engines' workers, and sends packed", async () => {
-    const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_WEIGHTS: "0.25" };
+  /** Two engines of two workers each, whose weights are `weights` once they are sent some. */
+  async function startBroadcast(weights: number) {
+    const env = { VLLM_SERVER_DEV_MODE: "1", FAKE_WEIGHTS: String(weights) };
     const words = [process.execPath, fake, model, "--tensor-parallel-size", "2"];
     const started = await startFleet(2, { start: commandEngine({ words, env, newer: [] }, 30) });
     const { client } = started;
     const ranks = new OneNumber();
-    ranks.weights = 0.25;
-    const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3 });
+    ranks.weights = weights;
+    const canary = new Canary({ client, ranks, vocabSize: 50, maxLen: 40, tolerance: 1e-3, replicas: 1 });
     const parameter = { role: "embed", name: "embed", shape: [50, 8], init: { kind: "ones" as const }, decay: true };
     const units = [{ kind: "embedding" as const, parameters: [parameter] }];
     const vllm = { dtype: "bfloat16", canary } as const;
     const transport = new BroadcastTransport({ client, ranks, units, deadlineSeconds: 20, vllm });
-    const options = { ...syncer(ranks, started)(1), transport };
+    return { started, ranks, options: { ...syncer(ranks, started)(1), transport } };
+  }
+
+  it("joins vLLM's own group as rank 0, with a place for each of the engines' workers, and sends packed", async () => {
+    const { started, ranks, options } = await startBroadcast(0.25);
     for (const version of [1, 2]) {
       expect(await syncWeights({ ...options, version })).toMatchObject({ engines: 2, checksum: "weights 0.25" });
     }
@@ -208,6 +216,22 @@ describe("BroadcastTransport", () => {
     const update = { names: ["embed"], dtype_names: ["bfloat16"], shapes: [[50, 8]] };
     for (const [, ...updates] of told) expect(updates).toEqual([update, update]);
     expect(ranks.sent).toEqual(Array(2).fill({ dtype: "bfloat16", bucketBytes: 2 ** 30 }));
+  });
+
+  it("starts engines again whose weights are half replaced, before they sample with them", async () => {
+    const { started, ranks, options } = await startBroadcast(0.25);
+    ranks.broken = 1;
+    await syncWeights(options);
+    await started.ready();
+    const removed = told.filter(({ state }) => state === "removed");
+    expect(removed.map(({ engine, message }) => [engine, message])).toEqual([
+      [0, "its weights were half replaced: a peer is gone"],
+      [1, "its weights were half replaced: a peer is gone"],
+    ]);
+    expect(ranks.sent).toHaveLength(1);
+    const lease = await started.router.acquire("a", 20);
+    expect(lease.version).toBe(1);
+    expect(await started.client.weightVersion(lease.url, { timeoutSeconds: 10 })).toBe("1");
   });
 });
 

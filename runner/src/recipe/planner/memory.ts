@@ -33,20 +33,26 @@ export function trainerMemory(recipe: Recipe, model: ModelShape, layout: Layout)
   // Its weights are those below the policy's adapters.
   const isBase = hasAdapters && [null, actor.model_name_or_path].includes(ref.model_name_or_path);
   const hasReference = algo.kl.init_coef > 0 && layout.engines.count > 0;
+  const hasCritic = needsCritic(algo.advantage.estimator) && layout.engines.count > 0;
   const isAway = { optimizer: fsdp.offload !== "none", rest: fsdp.offload === "full" };
-  const isSummed = hasAdapters || (ranks > 1 && !fsdp.defer_reduce);
+  const isDeferred = fsdp.defer_reduce && ranks > 1;
+  const isSummed = hasAdapters || (ranks > 1 && !isDeferred);
+  const whole = float32 * (hasAdapters ? trainedParameters(recipe, model) : gathered);
+  const gradientsOf = (size: number) => size * (computeBytes + (isSummed ? float32 : 0));
+  // What was backward before is still being summed; Gloo receives beside what it sends.
+  const underWay = ranks > 1 && !isDeferred ? float32 * (device.name === "CPU" ? 2 : 1) * unit : 0;
   const parts: Record<string, number> = {
     weights: isAway.rest ? 0 : shard + (hasAdapters ? trained : 0),
-    gradients: fsdp.defer_reduce ? float32 * gathered : isAway.rest ? 0 : trained,
+    gradients: (isDeferred ? whole : 0) + (isAway.rest ? 0 : trained),
     optimizer: isAway.optimizer ? 0 : moments,
     reference: hasReference && !isBase ? (float32 * (model.reference ?? parameters.total)) / ranks : 0,
     // Taken to have the policy's shape.
-    critic: needsCritic(algo.advantage.estimator) && layout.engines.count > 0 ? 4 * shard : 0,
+    critic: hasCritic ? 4 * shard + (isDeferred ? float32 * gathered : 0) : 0,
     // The next unit is gathered while one computes; a rank alone computes float32 on its shard itself.
     "gathered layers": isAlone && !hasAdapters ? 0 : computeBytes * copies,
     // Of the unit that goes backward: in the compute dtype, and summed in float32 until they are reduced.
-    "unit's gradients": (hasAdapters ? layer : unit) * (computeBytes + (isSummed ? float32 : 0)),
-    activations: microbatchTokens * activationBytes(recipe, model, computeBytes),
+    "unit's gradients": hasAdapters ? gradientsOf(layer) : Math.max(gradientsOf(unit), gradientsOf(layer) + underWay),
+    activations: microbatchTokens * activationBytes(recipe, model, layout),
     // On a CPU one fused pass turns logits into their gradient; elsewhere exponentials and gradient are beside them.
     "logits chunk":
       Math.min(headChunk, microbatchTokens) * vocabulary * (device.name === "CPU" ? computeBytes : 3 * float32),
@@ -73,9 +79,11 @@ export function trainedParameters({ actor }: Recipe, model: ModelShape): number 
 }
 
 /** Of a token: each layer's input, and the insides of one layer or of all; while it goes backward, their gradients. */
-function activationBytes({ actor }: Recipe, model: ModelShape, computeBytes: number): number {
+function activationBytes({ actor }: Recipe, model: ModelShape, { computeBytes, contextRanks }: Layout): number {
   const { layers, hidden, heads, headWidths, cache, feedForward, expertsPerToken } = model;
-  const attention = heads * (headWidths.key + headWidths.value) + cache.values;
+  // Beside its own, each of a rank's two pieces of a shared row has the keys and values until its end.
+  const seen = contextRanks > 1 ? contextRanks + 1.5 : 1;
+  const attention = heads * (headWidths.key + headWidths.value) + seen * cache.values;
   // What matmuls and attention give, what is sent to experts and back; then the gate, gated product and two norms.
   const outputs = computeBytes * (attention + hidden + 2 * feedForward + 2 * expertsPerToken * hidden);
   const insides = outputs + computeBytes * 2 * feedForward + 2 * float32 * hidden;

@@ -149,6 +149,23 @@ describe("memory", () => {
     expect(reduced(onlyTwo) / reduced({})).toBeCloseTo(share, 9);
   });
 
+  it("of a mixture has the layer that is summed beside the one that is differentiated", () => {
+    const { trainer, model } = plan(onGpus, known("Qwen3-30B-A3B"));
+    // One of 48 layers: 128 experts of three 2,048 x 768, bf16 and float32, and float32 of the one after it.
+    const experts = 128 * 3 * 2048 * 768;
+    const layer = model.parameters.layer + experts;
+    expect(trainer!.parts["unit's gradients"]).toBeCloseTo(layer * (2 + 4 + 4), 0);
+  });
+
+  it("of shared rows has the keys and values that a rank's pieces see", () => {
+    const activations = (ranks: number) =>
+      plan({ ...onGpus, "fsdp.cp_size": ranks, "actor.gradient_checkpoint": "selective" }, known("Qwen3-4B")).trainer!
+        .parts.activations!;
+    // Eight ranks' pieces end at (8.5 of 8): bf16 keys and values of 8 heads of 128, of 36 layers and two insides.
+    const seen = (8 + 0.5) * 2 * 2 * 8 * 128 * (36 + 2);
+    expect(activations(8) - activations(1)).toBeCloseTo(16384 * seen, 0);
+  });
+
   // Kilobytes a token in bf16: Zhao et al., "Insights into DeepSeek-V3", table 1.
   it.each([
     ["DeepSeek-V3", known("DeepSeek-V3"), 70.272],
@@ -185,7 +202,12 @@ describe("memory", () => {
     ["an optimizer on the host", { "fsdp.offload": "optimizer" }, { optimizer: 0, weights: 4 }],
     ["everything on the host", { "fsdp.offload": "full" }, { optimizer: 0, weights: 0, gradients: 0 }],
     ["no checkpoints: gathered weights stay", { "actor.gradient_checkpoint": "none" }, { "gathered layers": 2 * 8 }],
-    ["gradients reduced once", { "fsdp.defer_reduce": true }, { gradients: 4 * 8 }],
+    ["gradients reduced once: whole ones beside the slice", { "fsdp.defer_reduce": true }, { gradients: 4 * 8 + 4 }],
+    [
+      "the critic's too",
+      { "fsdp.defer_reduce": true, "algo.advantage.estimator": "gae" },
+      { critic: 16 + 4 * 8, gradients: 4 * 8 + 4 },
+    ],
   ])("of %s, in bytes a parameter and rank", (_, flags, bytes) => {
     const { trainer, model } = plan({ ...onGpus, ...flags }, known("Qwen3-4B"));
     for (const [part, each] of Object.entries(bytes)) {
