@@ -134,8 +134,8 @@ export class ModelCalls {
     let isData = false;
     try {
       const options = { timeoutSeconds: seconds, signal };
-      const { url, version, replica } = lease;
-      const sampled = await this.context.generate(url, { ...request, version, replica }, options);
+      const { url, version, synced, replica } = lease;
+      const sampled = await this.context.generate(url, { ...request, version, synced, replica }, options);
       // Without one it was aborted while it waited.
       if (sampled.stop !== "abort" || sampled.tokenIds.length > 0) this.session.check(sampled);
       isData = true;

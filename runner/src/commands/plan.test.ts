@@ -1,4 +1,4 @@
-import { readdirSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { checkRecipe } from "../recipe/check.ts";
@@ -9,9 +9,9 @@ afterEach(() => log.mockClear());
 const printed = () => log.mock.calls.map(([text]) => String(text)).join("\n");
 
 const root = new URL("../../../", import.meta.url).pathname;
-const recipes = ["recipes", "recipes/quickstart", "recipes/pointers"].flatMap((folder) =>
-  readdirSync(join(root, folder)).flatMap((name) => (name.endsWith(".yaml") ? [`${folder}/${name}`] : [])),
-);
+const recipesOf = (folder: string) =>
+  readdirSync(join(root, folder)).flatMap((name) => (name.endsWith(".yaml") ? [`${folder}/${name}`] : []));
+const recipes = ["recipes", "recipes/quickstart", "recipes/pointers"].flatMap(recipesOf);
 const plan = (recipe: string, flags: Record<string, string> = {}, json = false) =>
   planCommand(join(root, recipe), { json, flags });
 
@@ -43,6 +43,23 @@ describe("plan", () => {
     // Weights, gradients and two moments of 87,040 parameters, float32.
     expect(trainer.parts).toMatchObject({ weights: 348160, gradients: 348160, optimizer: 696320 });
     expect(time.step).toBeGreaterThan(0);
+  });
+
+  it("recipes/gpu keep every rule, their warnings too, and come to what docs/reproduce.md says", async () => {
+    const listed = readFileSync(join(root, "docs/reproduce.md"), "utf8").matchAll(
+      /^\| `(recipes\/gpu\/\S+\.yaml)`.*\| (\d+)[^|]* \|$/gm,
+    );
+    const said = Object.fromEntries([...listed].map(([, path, seconds]) => [path, Number(seconds)]));
+    const planned: Record<string, number> = {};
+    for (const path of recipesOf("recipes/gpu")) {
+      log.mockClear();
+      expect(await plan(path, {}, true), path).toBe(0);
+      const { problems, time } = JSON.parse(printed());
+      expect(problems, path).toEqual([]);
+      planned[path] = Math.round(time.step);
+    }
+    expect(planned).toEqual(said);
+    expect(Object.keys(planned)).toHaveLength(7);
   });
 
   const large = { "actor.model_name_or_path": "/none/Qwen3-30B-A3B", "run.device": "H100", "fsdp.param_dtype": "bf16" };

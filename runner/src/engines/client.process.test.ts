@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { withDeadline } from "../deadline.ts";
 import { EngineClient, EngineError, keepPartial } from "./client.ts";
 
@@ -43,6 +43,21 @@ describe("generate", () => {
     }
     handler = (_, response) => response.end(answer(spans("11")));
     await expect(generate()).rejects.toThrow("a token of version 11 in the engine's answer to a lease of version 12");
+  });
+
+  it("shows the run's key, as vLLM asks for it", async () => {
+    vi.stubEnv("MOLT_API_KEY", "of-the-run");
+    const withKey = new EngineClient();
+    vi.unstubAllEnvs();
+    const shown: unknown[] = [];
+    handler = ({ headers }, response) => {
+      shown.push(headers.authorization);
+      response.end(answer({ logprobs }));
+    };
+    await withKey.generate(url, request, { timeoutSeconds: 20 });
+    await generate();
+    expect(shown).toEqual(["Bearer of-the-run", undefined]);
+    await withKey.close();
   });
 
   it("goes to the lease's replica, which vLLM is told by a header", async () => {

@@ -52,6 +52,8 @@ export class EngineRouter {
   private readonly losses: string[] = [];
   /** Of a pool's weights, which only change while held; null where they change under leases. */
   readonly version: Record<EnginePool, number | null> = { train: 0, eval: 0 };
+  /** What a pool's engines were last brought to. */
+  readonly synced: Record<EnginePool, number> = { train: 0, eval: 0 };
   /** Engines that are being started again: where no other serves, requests wait for them. */
   expected = 0;
   private readonly held = new Set<EnginePool>();
@@ -223,7 +225,7 @@ export class EngineRouter {
       this.grantWaiting();
     };
     const place = { url: engine.url, engine: engine.id, ...(this.replicas > 1 && { replica }) };
-    return { ...place, version: this.version[pool], release };
+    return { ...place, version: this.version[pool], synced: this.synced[pool], release };
   }
 
   private leastLoaded(pool: EnginePool): Engine {

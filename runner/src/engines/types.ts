@@ -17,8 +17,9 @@ export interface SamplingParams {
 export interface GenerateRequest {
   requestId: string;
   tokenIds: Int32Array | number[];
-  /** The lease's, as `replica`. */
+  /** The lease's, as `synced` and `replica`. */
   version: number | null;
+  synced?: number;
   replica?: number;
   sampling: SamplingParams;
 }
@@ -42,6 +43,8 @@ export interface EngineLease {
   engine: number;
   /** The policy version of its weights until it is released; null where they may change meanwhile. */
   version: number | null;
+  /** The version that was last synced, where `version` is null. */
+  synced?: number;
   /** Of the engine's data-parallel ones, whose cache the session has; none where there is but one. */
   replica?: number;
   release(failed?: boolean): void;

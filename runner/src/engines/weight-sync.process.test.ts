@@ -114,6 +114,8 @@ describe("syncWeights", () => {
     if (inFlight === "wait") expect(Math.max(...changes)).toBe(0);
     else expect(Math.max(...changes)).toBeGreaterThan(0);
     expect(fleet.router.alive()).toHaveLength(2);
+    const { version, synced } = await fleet.router.acquire("later", 1);
+    expect([version, synced]).toEqual([inFlight === "keep" ? null : 4, 4]);
   });
 
   it("an engine that joins serves at its pool's version alone", async () => {

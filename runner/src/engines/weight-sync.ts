@@ -51,7 +51,10 @@ export async function syncWeights(options: SyncOptions): Promise<SyncResult> {
   try {
     if (inFlight !== "keep") await drain(options);
     const checksum = await bringAll(options);
-    for (const pool of pools) router.version[pool] = inFlight === "keep" ? null : version;
+    for (const pool of pools) {
+      router.version[pool] = inFlight === "keep" ? null : version;
+      router.synced[pool] = version;
+    }
     return { checksum, engines: router.alive(pools).length, seconds: (performance.now() - started) / 1000 };
   } finally {
     router.release(pools);

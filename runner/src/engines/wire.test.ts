@@ -25,6 +25,15 @@ describe("encodeGenerate", () => {
     expect(body.sampling_params).toMatchObject({ stop_token_ids: [2], seed: 2 ** 40, n: 1, min_p: 0 });
     expect(body.sampling_params).toMatchObject({ presence_penalty: 0, frequency_penalty: 0, repetition_penalty: 1 });
   });
+
+  it("shares a prefix with those of its version alone: the synced one, where weights may change under it", () => {
+    const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 8, stopTokenIds: [], seed: 0 };
+    const saltOf = (versions: { version: number | null; synced?: number }) =>
+      JSON.parse(encodeGenerate({ requestId: "a", tokenIds: [1], sampling, ...versions })).cache_salt;
+    expect(saltOf({ version: null, synced: 4 })).toBe("4");
+    expect(saltOf({ version: 3, synced: 4 })).toBe("3");
+    expect(saltOf({ version: null })).toBeUndefined();
+  });
 });
 
 describe("parseGenerate", () => {

@@ -33,7 +33,7 @@ interface GenerateReply {
 export type ParsedGenerate = Omit<GenerateResult, "versions"> & { versions: number[] | null };
 
 /** Built by hand: typed arrays are joined without a copy. */
-export function encodeGenerate({ requestId, tokenIds, version, sampling }: GenerateRequest): string {
+export function encodeGenerate({ requestId, tokenIds, version, synced, sampling }: GenerateRequest): string {
   const params = JSON.stringify({
     n: 1,
     temperature: sampling.temperature,
@@ -51,7 +51,9 @@ export function encodeGenerate({ requestId, tokenIds, version, sampling }: Gener
     detokenize: sampling.stop !== undefined,
     skip_special_tokens: false,
   });
-  const salt = version === null ? "" : `"cache_salt":"${version}",`;
+  // A prefix is reused by those of its own version alone; one that goes on over a sync keeps its cache.
+  const salted = version ?? synced;
+  const salt = salted === undefined ? "" : `"cache_salt":"${salted}",`;
   const id = JSON.stringify(requestId);
   return `{"request_id":${id},${salt}"token_ids":[${tokenIds.join()}],"sampling_params":${params}}`;
 }

@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { afterEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import WebSocket, { WebSocketServer } from "ws";
 import { isAlive, until } from "../../test/processes.ts";
 import { deferred } from "../deferred.ts";
@@ -115,6 +115,15 @@ describe("a cluster of two nodes", () => {
       "1 died: n",
       "1 started",
     ]);
+  });
+
+  test("tells its engines the run's key, vLLM's by vLLM's name", async () => {
+    vi.stubEnv("MOLT_API_KEY", "of-the-run");
+    const { cluster, ready } = await start({ nodes: 1 });
+    await ready();
+    const { env } = await cluster.seat({ node: 0, devices: [0] });
+    expect(env).toMatchObject({ MOLT_API_KEY: "of-the-run", VLLM_API_KEY: "of-the-run" });
+    vi.unstubAllEnvs();
   });
 
   test("lets nobody in without a token that is waited for: not even with one that was used", async () => {

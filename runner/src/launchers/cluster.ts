@@ -133,7 +133,9 @@ export class RemoteCluster implements Cluster {
       });
     }
     const { MOLT_API_KEY = "" } = process.env;
-    return { node, env: { ...deviceEnvironment(node.gpus, devices), MOLT_API_KEY } };
+    // Ours ask for the one, vLLM for the other.
+    const keys = { MOLT_API_KEY, VLLM_API_KEY: MOLT_API_KEY };
+    return { node, env: { ...deviceEnvironment(node.gpus, devices), ...keys } };
   }
 
   async close(): Promise<void> {

@@ -1,5 +1,11 @@
 import { execFile } from "node:child_process";
 import { deadlineMs } from "../deadline.ts";
+import type { Recipe } from "../recipe/schema.ts";
+
+/** Whether a recipe's devices are GPUs: it names one, or nothing and the set-up is for CUDA. */
+export function wantsGpus({ run }: Recipe): boolean {
+  return run.device === "auto" ? process.env.MOLT_DEVICE === "cuda" : run.device !== "cpu";
+}
 
 /** GPUs that processes here may use, as CUDA_VISIBLE_DEVICES names them: those it lists, else nvidia-smi's. */
 export function visibleGpus(): Promise<string[]> {

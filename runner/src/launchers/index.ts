@@ -6,6 +6,7 @@ import { placementOf } from "../recipe/planner/placement.ts";
 import type { EventLog } from "../telemetry/log.ts";
 import { cliPath } from "./child.ts";
 import { type Cluster, localCluster, RemoteCluster } from "./cluster.ts";
+import { wantsGpus } from "./devices.ts";
 import { RayLauncher } from "./ray.ts";
 import { SlurmLauncher } from "./slurm.ts";
 
@@ -24,7 +25,7 @@ export async function openCluster(
   return RemoteCluster.start({
     nodes: placementOf(recipe, verb).nodes,
     launcher: launcher.kind === "ray" ? new RayLauncher(launcher.address, command, runId) : new SlurmLauncher(command),
-    needsGpus: run.device !== "auto" && run.device !== "cpu",
+    needsGpus: wantsGpus(recipe),
     host: launcher.host ?? ownAddress(),
     startSeconds: launcher.start_timeout,
     maxRestarts: run.max_restarts,

@@ -50,14 +50,35 @@ function submit(sections: object = {}): string {
 test("a job gets the recipe's nodes and words, and goes on with its run whenever it begins", () => {
   expect(submit()).toBe(String(job));
   const words = said("words").split("\n");
-  for (const word of ["--parsable", "--job-name=it", "--nodes=3", "--requeue", "--signal=B:USR2@120"]) {
+  for (const word of ["--parsable", "--job-name=it", "--nodes=3", "--exclusive", "--requeue", "--signal=B:USR2@120"]) {
     expect(words).toContain(word);
   }
   expect(words).toContain("--partition=a b");
   expect(words.some((word) => word.startsWith("--gpus"))).toBe(false);
   expect(said("script")).toBe(`#!/bin/sh\nexec 'molt'\\''s' 'resume' '${directory}'\n`);
-  submit({ run: { device: "H100" } });
-  expect(said("words")).toContain("--gpus-per-node=4\n");
+});
+
+test("a job gets the GPUs that the recipe's processes have on a node, unless its own words say otherwise", () => {
+  const gpusOf = (sections: object) => {
+    submit(sections);
+    return said("words")
+      .split("\n")
+      .filter((word) => word.startsWith("--gpus"));
+  };
+  const onH100 = { run: { device: "H100" } };
+  expect(gpusOf(onH100)).toEqual(["--gpus-per-node=4"]);
+  const actor = { num_nodes: 2, devices_per_node: 4 };
+  // Four ranks, and on each node an engine of two; four ranks alone.
+  const engines = { engine: { kind: "vllm", count: 2 }, vllm: { tensor_parallel_size: 2 } };
+  const launcher = { kind: "slurm", args: [] };
+  expect(gpusOf({ ...onH100, actor, launcher, ...engines })).toEqual(["--gpus-per-node=8"]);
+  expect(gpusOf({ ...onH100, actor, launcher, data: { output_key: "reply" } })).toEqual(["--gpus-per-node=4"]);
+  expect(gpusOf({ actor, launcher })).toEqual([]);
+  vi.stubEnv("MOLT_DEVICE", "cuda");
+  expect(gpusOf({ actor, launcher })).toEqual(["--gpus-per-node=5"]);
+  expect(gpusOf({ run: { device: "cpu" }, actor, launcher })).toEqual([]);
+  const args = ["--gpus-per-node=h100:4"];
+  expect(gpusOf({ ...onH100, launcher: { kind: "slurm", args } }).at(-1)).toBe(args[0]);
 });
 
 test("its run is queued, then at work, then, without a word at its end, dead", async () => {
@@ -72,6 +93,30 @@ test("its run is queued, then at work, then, without a word at its end, dead", a
   vi.setSystemTime(Date.now() + 3000);
   queue("");
   expect([rows(), workerOf(directory), jobOf(directory)]).toEqual([["died"], null, null]);
+  vi.useRealTimers();
+});
+
+test("a Slurm that does not answer has not ended it", () => {
+  const later = () => vi.setSystemTime(Date.now() + 3000);
+  const rows = () => runRows(join(home, "runs")).map(({ state }) => state);
+  submit();
+  command("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
+  // Not asked before: it may be at work.
+  expect([rows(), workerOf(directory)]).toEqual([["running"], `Slurm job ${job}`]);
+  expect(() => RunDirectory.open(directory)).toThrow(
+    expect.objectContaining({ fix: expect.stringContaining(`remove ${join(directory, "job.json")}`) }),
+  );
+  signalRun(directory, false);
+  expect(said("cancelled")).toBe(`--batch --signal=TERM ${job}\n`);
+  later();
+  command("squeue", "echo PENDING");
+  expect(rows()).toEqual(["queued"]);
+  later();
+  command("squeue", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1");
+  expect(rows()).toEqual(["queued"]);
+  later();
+  command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1");
+  expect([rows(), workerOf(directory)]).toEqual([["died"], null]);
   vi.useRealTimers();
 });
 

@@ -16,10 +16,15 @@ export function ownJob(): string | null {
 
 const nameOf = (id: string) => `Slurm job ${id}`;
 
+/** Or Slurm does not say. */
+export function isAtWork({ state }: Job): boolean {
+  return state === "RUNNING" || state === "UNKNOWN";
+}
+
 interface Job {
   id: string;
   name: string;
-  /** As Slurm calls it: PENDING, RUNNING. */
+  /** As Slurm calls it: PENDING, RUNNING; UNKNOWN where it does not answer and has not before. */
   state: string;
 }
 
@@ -36,24 +41,25 @@ export function jobOf(directory: string): Job | null {
   }
   let known = asked.get(id);
   if (!known || Date.now() - known.at > freshMs) {
-    known = { at: Date.now(), state: stateOf(id) };
+    known = { at: Date.now(), state: stateOf(id, known?.state ?? "UNKNOWN") };
     asked.set(id, known);
   }
   return known.state === null ? null : { id, name: nameOf(id), state: known.state };
 }
 
-function stateOf(id: string): string | null {
+/** Null once it has ended. A Slurm that does not answer says nothing: the state `before` stands. */
+function stateOf(id: string, before: string): string | null {
   try {
     const state = ask("squeue", ["--noheader", `--jobs=${id}`, "--format=%T"]).trim();
     return endStates.includes(state) ? null : state;
-  } catch {
-    return null; // forgotten by now
+  } catch (error) {
+    return /invalid job id/i.test(messageOf(error)) ? null : before; // forgotten by now
   }
 }
 
 /** To the controller; a job that has none is taken out of the queue. */
-export function signalJob({ id, state }: Job, signal: "TERM" | "INT"): void {
-  ask("scancel", state === "RUNNING" ? ["--batch", `--signal=${signal}`, id] : [id]);
+export function signalJob(job: Job, signal: "TERM" | "INT"): void {
+  ask("scancel", isAtWork(job) ? ["--batch", `--signal=${signal}`, job.id] : [job.id]);
 }
 
 /** This process's own job goes back to the queue, to go on with its run later. */

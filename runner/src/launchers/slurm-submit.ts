@@ -4,6 +4,7 @@ import { inferVerb } from "../recipe/load.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { Recipe } from "../recipe/schema.ts";
 import { cliPath } from "./child.ts";
+import { wantsGpus } from "./devices.ts";
 import { ask } from "./slurm-job.ts";
 import { shellWord } from "./words.ts";
 
@@ -12,13 +13,13 @@ import { shellWord } from "./words.ts";
  * after a preemption, and when the run was told by SIGUSR2 to save before its time limit.
  */
 export function submitRun(directory: string, runId: string, recipe: Recipe): string {
-  const { launcher, run } = recipe;
-  const { nodes } = placementOf(recipe, inferVerb(recipe));
-  const hasGpus = run.device !== "auto" && run.device !== "cpu";
+  const { launcher } = recipe;
+  const { nodes, perNode } = placementOf(recipe, inferVerb(recipe));
   const words = [
-    ...["--parsable", `--job-name=${runId}`, `--nodes=${nodes}`, "--ntasks-per-node=1", "--requeue"],
+    // Else its one task a node has one CPU.
+    ...["--parsable", `--job-name=${runId}`, `--nodes=${nodes}`, "--ntasks-per-node=1", "--exclusive", "--requeue"],
     ...["--open-mode=append", `--output=${join(directory, "slurm.log")}`, `--signal=B:USR2@${launcher.save_before}`],
-    ...(hasGpus && launcher.devices_per_node !== null ? [`--gpus-per-node=${launcher.devices_per_node}`] : []),
+    ...(wantsGpus(recipe) ? [`--gpus-per-node=${launcher.devices_per_node ?? perNode}`] : []),
     ...launcher.args,
   ];
   const command = launcher.command ?? [process.execPath, cliPath()];

@@ -10,13 +10,10 @@ import type { Seat } from "../launchers/node.ts";
 import type { Recipe, Verb } from "../recipe/index.ts";
 import { placementOf } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
-import { RankGroup } from "../trainer/handle.ts";
+import { RankGroup, type RankGroupOptions } from "../trainer/handle.ts";
 import type { LossSpec } from "../trainer/protocol.ts";
 import { policyLoss, rankInit } from "../trainer/specs.ts";
 import type { EvalProfile } from "./evaluate.ts";
-
-export const startSeconds = 120;
-export const requestSeconds = 600;
 
 /** Of a weight sync, and how long it can hold requests. */
 export function syncDeadlines({ engine, rollout }: Recipe) {
@@ -87,6 +84,11 @@ export async function startPlacedRanks(
   return startRanks(recipe, folder, ranks.length, loss, seats);
 }
 
+/** A rank that is at a weight sync is not lost before the sync is. */
+export function rankDeadlines({ actor, engine }: Recipe): RankGroupOptions["deadlines"] {
+  return { start: actor.start_timeout, request: Math.max(actor.request_timeout, engine.sync_timeout) };
+}
+
 export async function startRanks(
   recipe: Recipe,
   folder: ModelFolder,
@@ -95,7 +97,7 @@ export async function startRanks(
   seats?: Seat[],
 ): Promise<RankGroup> {
   const init = rankInit(recipe, folder, loss);
-  return RankGroup.start({ count, seats, init, deadlines: { start: startSeconds, request: requestSeconds } });
+  return RankGroup.start({ count, seats, init, deadlines: rankDeadlines(recipe) });
 }
 
 export async function startSampling(

@@ -59,13 +59,13 @@ export class RunDirectory {
   private static hold(path: string, runId: string): RunDirectory {
     const lock = join(path, "owner.pid");
     const own = `${process.pid} ${startOf(process.pid)} ${hostname()}`;
-    const refuse = (worker: string | null) => {
+    const refuse = (worker: string | null, held = lock) => {
       if (worker === null || worker === ownJob()) return;
-      const fix = `wait for it or end it; if ${worker} is something else, remove ${lock}`;
+      const fix = `wait for it or end it; if ${worker} is something else, remove ${held}`;
       throw new RunnerError(`run ${runId} is at work in ${worker}`, { fix });
     };
     // A job may have no process yet.
-    refuse(jobOf(path)?.name ?? null);
+    refuse(jobOf(path)?.name ?? null, join(path, "job.json"));
     while (!unlessThere(() => writeFileSync(lock, own, { flag: "wx" }))) {
       refuse(workerOf(path));
       rmSync(lock, { force: true });

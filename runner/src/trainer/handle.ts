@@ -120,7 +120,8 @@ export class RankGroup {
     try {
       const connected = acceptRanks(server, ranks, token);
       await withDeadline(Promise.race([connected, group.died]), deadlines.start, `${count} rank processes to connect`);
-      const timeoutMs = deadlineMs(deadlines.request);
+      // A rank that reads its weights keeps the others waiting in their group.
+      const timeoutMs = deadlineMs(Math.max(deadlines.start, deadlines.request));
       const store = { host: node.address, port: await node.freePort(), timeoutMs };
       await group.all("init", { ...init, worldSize: count, store }, deadlines.start);
       return group;

@@ -31,6 +31,9 @@ describe("vllmCommand", () => {
 
   it("reads the folder's weights where no sync will bring any", () => {
     expect(wordsOf({ engine: { kind: "vllm" } }, "weights")).not.toContain("--load-format");
+    // To the drafting layer none does.
+    const drafting = { mtp_num_speculative_tokens: 1, enable_prefix_caching: false };
+    expect(wordsOf({ engine: { kind: "vllm" }, vllm: drafting })).not.toContain("--load-format");
   });
 
   it("has each of the recipe's keys as vLLM's flag, and its raw words last", () => {

@@ -10,7 +10,7 @@ const env = {
   HF_HUB_OFFLINE: "1",
 };
 
-/** `vllm serve` as a recipe has it. A training run's engines get their weights by the first sync. */
+/** `vllm serve` as a recipe has it. A training run's engines get their weights by the first sync, the drafter not. */
 export function vllmCommand(recipe: Recipe, model: string, init: "weights" | "random"): EngineCommand {
   const { data, engine, run, train, vllm } = recipe;
   const drafted = vllm.mtp_num_speculative_tokens;
@@ -29,7 +29,7 @@ export function vllmCommand(recipe: Recipe, model: string, init: "weights" | "ra
     "--generation-config": "vllm",
     // Of several servers one would abort its own requests alone.
     "--api-server-count": 1,
-    ...(init === "random" && { "--load-format": "dummy" }),
+    ...(init === "random" && drafted === 0 && { "--load-format": "dummy" }),
     ...(vllm.sync_backend === "nccl" && { "--weight-transfer-config": JSON.stringify({ backend: "nccl" }) }),
     ...(vllm.attention_backend !== null && { "--attention-backend": vllm.attention_backend }),
     ...(drafted > 0 && { "--speculative-config": JSON.stringify({ method: "mtp", num_speculative_tokens: drafted }) }),

@@ -1,13 +1,18 @@
+import { count } from "../arithmetic.ts";
 import type { Finding, Verb } from "../guardrails/index.ts";
 import { type Recipe, valueAt } from "../schema.ts";
+import { deviceOf } from "./devices.ts";
 import { layoutOf } from "./layout.ts";
 import { type EngineMemory, engineMemory, type TrainerMemory, trainerMemory } from "./memory.ts";
 import type { ModelShape } from "./shape.ts";
 import { type Change, engineChanges, smallestChange, trainerChanges } from "./smallest-change.ts";
 import { inBytes } from "./units.ts";
 
-/** What is wrong with a recipe for its model and devices: shapes that do not divide, memory that is not there. */
-export function findingsOf(recipe: Recipe, model: ModelShape, verb: Verb): Finding[] {
+/**
+ * What is wrong with a recipe for its model and devices: shapes that do not divide, memory that is not there, waits
+ * that are too long. `tokenSeconds`: in which a sequence gets a token.
+ */
+export function findingsOf(recipe: Recipe, model: ModelShape, verb: Verb, tokenSeconds: number): Finding[] {
   const { fsdp, engine, vllm } = recipe;
   const tensor = engine.kind === "vllm" ? vllm.tensor_parallel_size : 1;
   const lacks =
@@ -24,6 +29,8 @@ export function findingsOf(recipe: Recipe, model: ModelShape, verb: Verb): Findi
   const ofEngine = () => [
     ...divides("vllm.tensor_parallel_size", tensor, model.heads, "attention heads"),
     ...memory(recipe, engineChanges(recipe, model), lacks("an engine", engineMemory)),
+    ...(verb === "run" ? syncByDisk(recipe, model) : []),
+    ...replySeconds(recipe, tokenSeconds),
   ];
   return [...(verb === "eval" ? [] : ofTrainer()), ...(verb === "sft" ? [] : ofEngine())];
 }
@@ -53,6 +60,36 @@ function ofMixtures({ actor, train }: Recipe): Finding[] {
     const keys = [key, "actor.model_name_or_path"];
     return [{ severity: "error", rule: "modelShape", keys, message, settings: [{ key, value }] }];
   });
+}
+
+/** Bytes that take a disk seconds. */
+const muchOnDisk = 8e9;
+
+/** The folder of a sync is float32, whatever the engine computes in. */
+function syncByDisk({ engine, run, vllm }: Recipe, { parameters }: ModelShape): Finding[] {
+  const bytes = 4 * parameters.total;
+  const isOnGpu = deviceOf(run.device).name !== "CPU";
+  if (engine.kind !== "vllm" || vllm.sync_backend !== "directory" || !isOnGpu || bytes < muchOnDisk) return [];
+  const sum = `writes ${inBytes(bytes)} to disk each time, which ${count(engine.count, "engine")} then read`;
+  const message = `vllm.sync_backend directory ${sum}: take nccl, which broadcasts`;
+  const keys = ["vllm.sync_backend", "engine.kind", "engine.count", "run.device", "actor.model_name_or_path"];
+  const settings = [{ key: "vllm.sync_backend", value: "nccl" }];
+  return [{ severity: "warning", rule: "syncByDisk", keys, message, settings }];
+}
+
+/** Of the longest reply, at the plan's pace, against the deadlines that would end it. */
+function replySeconds({ data, rollout }: Recipe, tokenSeconds: number): Finding[] {
+  const tokens = Math.min(data.max_len, rollout.max_new_tokens ?? Infinity);
+  const seconds = Math.ceil(tokens * tokenSeconds);
+  const short = (["turn_timeout", "timeout"] as const).filter((name) => rollout[name] < seconds);
+  if (short.length === 0) return [];
+  // Plans are off, and requests wait.
+  const value = 60 * Math.ceil(seconds / 30);
+  const named = short.map((name) => `rollout.${name} (${rollout[name]})`).join(" and ");
+  const message = `a reply of ${tokens} tokens takes about ${seconds} s by the plan, above ${named}: try ${value}`;
+  const keys = [...short.map((name) => `rollout.${name}`), "rollout.max_new_tokens", "data.max_len"];
+  const settings = short.length === 1 ? [{ key: `rollout.${short[0]}`, value }] : undefined;
+  return [{ severity: "warning", rule: "replySeconds", keys, message, settings }];
 }
 
 const attention = ["q_proj", "k_proj", "v_proj", "o_proj"];

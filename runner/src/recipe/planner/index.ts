@@ -26,6 +26,7 @@ export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { 
   const trainer = layout.ranks > 0 ? trainerMemory(recipe, model, layout) : null;
   const placement = placementOf(recipe, verb);
   const engine = layout.engines.count > 0 ? engineMemory(recipe, model, layout) : null;
+  const time = stepTime(recipe, model, layout, engine);
   return {
     verb,
     /** Of the policy's folder. */
@@ -37,12 +38,12 @@ export function planRecipe(recipe: Recipe, model: ModelShape, { rows, verb }: { 
     trainer,
     /** On each device of an engine; null where nothing is sampled. */
     engine,
-    time: stepTime(recipe, model, layout, engine),
+    time,
     /** What runs, in words. */
     placement: placementLine(recipe, placement),
     nodes: nodeRows(placement),
     /** What is wrong, in the shape of what guardrails find. */
-    findings: findingsOf(recipe, model, verb),
+    findings: findingsOf(recipe, model, verb, time.tokenSeconds),
   };
 }
 

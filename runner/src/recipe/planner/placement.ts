@@ -43,7 +43,9 @@ export function placementOf(recipe: Recipe, verb: Verb) {
     for (let left = engines.devices - (room ?? Infinity); left > 0; left -= room!) used.push(room!);
     return place;
   });
-  return { nodes: used.length, ranks, engines: placed };
+  // Devices that some node needs of its own.
+  const perNode = Math.min(Math.max(...used), room ?? Infinity);
+  return { nodes: used.length, perNode, ranks, engines: placed };
 }
 
 /** What runs, on how many nodes. */

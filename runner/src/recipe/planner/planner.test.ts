@@ -30,6 +30,9 @@ const onGpus: Flags = {
   "fsdp.param_dtype": "bf16",
   "engine.dtype": "bf16",
   "engine.kind": "vllm",
+  "vllm.sync_backend": "nccl",
+  "rollout.turn_timeout": 1500,
+  "rollout.timeout": 1800,
   "actor.devices_per_node": 8,
 };
 
@@ -434,6 +437,43 @@ describe("findings", () => {
     const cpu = { "engine.cache_tokens": 2 ** 40, "data.max_len": 1024 };
     const [embedded] = plan(cpu, known("SmolLM2-135M")).findings;
     expect(embedded).toMatchObject({ severity: "warning", settings: [{ key: "engine.cache_tokens" }] });
+  });
+
+  it("warn of a sync by disk on GPUs: float32, written once and read by each engine", () => {
+    const flags = { ...onGpus, "fsdp.ep_size": 8, "engine.count": 4, "vllm.sync_backend": "directory" };
+    expect(plan(flags, known("Qwen3-30B-A3B")).findings).toMatchObject([
+      {
+        severity: "warning",
+        rule: "syncByDisk",
+        message:
+          "vllm.sync_backend directory writes 122 GB to disk each time, which 4 engines then read: " +
+          "take nccl, which broadcasts",
+        settings: [{ key: "vllm.sync_backend", value: "nccl" }],
+      },
+    ]);
+    expect(plan(flags, known("SmolLM2-135M")).findings.map(({ rule }) => rule)).not.toContain("syncByDisk");
+    const onCpu = { "engine.kind": "vllm", "run.device": "cpu", "data.max_len": 1024 };
+    expect(plan(onCpu, known("Qwen3-4B")).findings.map(({ rule }) => rule)).not.toContain("syncByDisk");
+  });
+
+  it("warn of a longest reply that outlasts the deadlines of its call and its episode", () => {
+    const flags = { ...onGpus, "actor.devices_per_node": 4, "engine.count": 4, "data.max_len": 16384 };
+    const late = (more: Flags) => plan({ ...flags, ...more }, known("Qwen3-4B")).findings;
+    const { tokenSeconds } = plan(flags, known("Qwen3-4B")).time;
+    const seconds = Math.ceil(16384 * tokenSeconds);
+    // An H100 reads the weights alone in 2.4 ms at its full 3.35 TB/s.
+    expect(tokenSeconds).toBeGreaterThan(0.0024);
+    const [found, ...others] = late({ "rollout.turn_timeout": 30, "rollout.timeout": 3600 });
+    expect(others).toEqual([]);
+    expect(found).toMatchObject({ severity: "warning", rule: "replySeconds" });
+    expect(found!.message).toContain(
+      `a reply of 16384 tokens takes about ${seconds} s by the plan, above rollout.turn_timeout (30): try `,
+    );
+    const [{ key, value }] = found!.settings as [{ key: string; value: number }];
+    expect(late({ "rollout.timeout": 3600, [key]: value })).toEqual([]);
+    const [both] = late({ "rollout.turn_timeout": 30, "rollout.timeout": 40 });
+    expect(both!.message).toContain("above rollout.turn_timeout (30) and rollout.timeout (40): try ");
+    expect(late({ "rollout.turn_timeout": 30, "rollout.max_new_tokens": 256 })).toEqual([]);
   });
 
   it("count the host's memory", () => {

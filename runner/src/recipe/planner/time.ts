@@ -10,13 +10,21 @@ type Traffic = ReturnType<typeof trafficOf>;
 /** Seconds by what they go to. */
 type Costs = Record<string, number>;
 
+/** A batch of samples, and the seconds in which each sequence gets a token. */
+interface Sampled {
+  costs: Costs;
+  tokenSeconds: number;
+}
+
+const nothing: Sampled = { costs: {}, tokenSeconds: 0 };
+
 /** Seconds, tokens of a step's rows a second for each device, engines' included, and what the step waits for most. */
 export function stepTime(recipe: Recipe, model: ModelShape, layout: Layout, engine: EngineMemory | null) {
   const { device, ranks, rows, meanRow } = layout;
   const traffic = trafficOf(recipe, model, layout);
   const training = ranks > 0 ? trainCosts(recipe, model, layout, traffic) : {};
   const train = total(training);
-  const sampling = engine ? sampleCosts(recipe, model, layout, engine, train) : {};
+  const { costs: sampling, tokenSeconds } = engine ? sampled(recipe, model, layout, engine, train) : nothing;
   const generate = total(sampling);
   // Rank 0 collects the shards and meanwhile broadcasts them, through one port.
   const { node, network } = device.bandwidth;
@@ -26,7 +34,8 @@ export function stepTime(recipe: Recipe, model: ModelShape, layout: Layout, engi
   const [phase, costs] = train >= generate ? ["training", training] : ["sampling", sampling];
   const [most, seconds] = Object.entries(costs).sort((a, b) => b[1] - a[1])[0]!;
   const binding = sync > seconds ? "weight sync" : `${phase}: ${most}`;
-  return { train, generate, sync, step, tokensPerSecond: (rows * meanRow) / step / layout.devices, binding, traffic };
+  const tokensPerSecond = (rows * meanRow) / step / layout.devices;
+  return { train, generate, sync, step, tokensPerSecond, tokenSeconds, binding, traffic };
 }
 
 function trafficOf(recipe: Recipe, model: ModelShape, layout: Layout) {
@@ -88,21 +97,21 @@ function operations({ parameters, experts, expertsPerToken }: ModelShape): { den
 }
 
 /** With as many batches in flight as `train.max_staleness` lets: one fewer while a batch is trained. */
-function sampleCosts(recipe: Recipe, model: ModelShape, layout: Layout, memory: EngineMemory, train: number): Costs {
+function sampled(recipe: Recipe, model: ModelShape, layout: Layout, memory: EngineMemory, train: number): Sampled {
   const { max_in_flight, batch_size } = recipe.rollout;
   const { max_staleness } = recipe.train;
   const most = (max_in_flight ?? Infinity) / batch_size;
   const least = Math.max(1, Math.min(max_staleness, most));
-  const costs = batchCosts(recipe, model, layout, memory, least);
-  const idle = Math.max(0, 1 - train / total(costs));
-  return max_staleness > 0 ? batchCosts(recipe, model, layout, memory, Math.min(most, least + idle)) : costs;
+  const fewest = batch(recipe, model, layout, memory, least);
+  const idle = Math.max(0, 1 - train / total(fewest.costs));
+  return max_staleness > 0 ? batch(recipe, model, layout, memory, Math.min(most, least + idle)) : fewest;
 }
 
 /**
  * Groups are sampled side by side, and one takes as long as its longest row. With lengths spread as x^a below a limit,
  * the mean has the share a / (a + 1) of it, and the longest of n the share na / (na + 1).
  */
-function batchCosts(recipe: Recipe, model: ModelShape, layout: Layout, memory: EngineMemory, batches: number): Costs {
+function batch(recipe: Recipe, model: ModelShape, layout: Layout, memory: EngineMemory, batches: number): Sampled {
   const { data, rollout, vllm, engine } = recipe;
   const { rows, meanRow, engines, device } = layout;
   const { n_samples_per_prompt: samples, max_new_tokens, max_turns } = rollout;
@@ -120,10 +129,11 @@ function batchCosts(recipe: Recipe, model: ModelShape, layout: Layout, memory: E
   const perToken = dense / reached.matmul + experts / reached.experts;
   const isShared = engine.kind === "embedded" || vllm.enable_prefix_caching;
   const promptTokens = (rows / (isShared ? samples : 1)) * Math.max(0, meanRow - limit * share);
-  return {
+  const costs = {
     ...Object.fromEntries(step.map(([name, seconds]) => [name, steps * seconds])),
     prompts: (promptTokens * perToken) / device.flops[engines.valueBytes] / engines.count / engines.devices,
   };
+  return { costs, tokenSeconds: total(Object.fromEntries(step)) / taken };
 }
 
 /** Seconds of an engine's step that gives `concurrent` sequences `positions` tokens each. */

@@ -61,6 +61,12 @@ export const actor = section("The policy that is trained, its optimizer and its 
     metrics: ["train_seconds"],
   }),
   num_nodes: key(positiveInteger, 1, "Machines that hold the policy's ranks.", { unit: "nodes" }),
+  start_timeout: key(positiveNumber, 600, "Deadline of the ranks' start, reading the weights included.", {
+    unit: "seconds",
+  }),
+  request_timeout: key(positiveNumber, 600, "Deadline of what ranks do at one request: an update, an export.", {
+    unit: "seconds",
+  }),
   gradient_checkpoint: key(checkpointing, "full", "What backward computes again: all, cheap parts, or nothing.", {
     metrics: ["train_seconds"],
   }),

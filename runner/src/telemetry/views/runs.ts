@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { jobOf } from "../../launchers/slurm-job.ts";
+import { isAtWork, jobOf } from "../../launchers/slurm-job.ts";
 import { listRuns, ownerOf } from "../find-run.ts";
 import { emptyRun, foldRun } from "../fold.ts";
 import { readEvents } from "../log.ts";
@@ -15,7 +15,8 @@ export function runRows(root: string) {
     const isLeft = state === "running" && ownerOf(path) === null;
     const job = isLeft ? jobOf(path) : null;
     const lacking = job === null ? "died" : "queued";
-    const shown = isLeft && job?.state !== "RUNNING" ? lacking : state;
+    // Where Slurm does not answer, what the run itself says stands.
+    const shown = isLeft && !(job && isAtWork(job)) ? lacking : state;
     const [reward, accuracy] = [steps.at(-1)?.metrics.reward ?? null, evals.at(-1)?.metrics.accuracy ?? null];
     return { id, state: shown, step, totalSteps, reward, accuracy, writtenAt };
   });
