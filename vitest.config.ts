@@ -9,8 +9,8 @@ const shared = {
 };
 
 /**
- * Tests that start processes or hold ports are `*.process.test.ts`: they run after the others, one file at a time. Those
- * that run benchmarks at their smallest, `*.bench.test.ts`, are `npm run test:bench`.
+ * Tests that start processes or hold ports are `*.process.test.ts`: they run after the others, one file at a time.
+ * Those that run benchmarks at their smallest, `*.bench.test.ts`, are `npm run test:bench`.
  */
 export default defineConfig({
   test: {

@@ -181,7 +181,7 @@ export class Workbench {
 
   /** Opens a quick pick by its key, writes into it, and chooses a row. */
   private async pick(key: string, written: string, row: string): Promise<void> {
-    // What closes at that moment takes the pick with it; and one of commands lists those that were enabled as it opened.
+    // What closes at that moment takes the pick with it; one of commands lists those that were enabled as it opened.
     await eventually(async () => {
       await this.page.keyboard.press(key);
       const isWritten = await isDone(this.input.fill(written, { timeout: brief }));

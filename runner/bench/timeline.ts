@@ -52,8 +52,10 @@ export function timelineSvg(timelines: { title: string; timeline: StepTimeline }
   let y = top;
   const parts = timelines.flatMap(({ title, timeline: { start, end, ranks } }) => {
     const x = (time: number) => left + ((time - start) / (end - start)) * (width - left - right);
-    const bar = ([from, to]: Span, at: number, color: string) =>
-      `<rect x="${x(from).toFixed(1)}" y="${at}" width="${Math.max(0.5, x(to) - x(from)).toFixed(1)}" height="${lane - 4}" fill="${color}"/>`;
+    const bar = ([from, to]: Span, at: number, color: string) => {
+      const [begin, long] = [x(from).toFixed(1), Math.max(0.5, x(to) - x(from)).toFixed(1)];
+      return `<rect x="${begin}" y="${at}" width="${long}" height="${lane - 4}" fill="${color}"/>`;
+    };
     const label = (text: string, at: number) => `<text x="${left - 8}" y="${at + 10}" text-anchor="end">${text}</text>`;
     const head = `<text x="8" y="${y + 4}" font-weight="bold">${title}: ${((end - start) / 1000).toFixed(2)} s</text>`;
     y += gap;
@@ -73,7 +75,8 @@ export function timelineSvg(timelines: { title: string; timeline: StepTimeline }
   });
   const legend = Object.entries(colors).map(([name, color], at) => {
     const place = left + at * 130;
-    return `<rect x="${place}" y="18" width="10" height="10" fill="${color}"/><text x="${place + 14}" y="27">${name}</text>`;
+    const text = `<text x="${place + 14}" y="27">${name}</text>`;
+    return `<rect x="${place}" y="18" width="10" height="10" fill="${color}"/>${text}`;
   });
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${y}" font-family="sans-serif" font-size="11">
 <rect width="100%" height="100%" fill="white"/>
