@@ -247,8 +247,6 @@ export class Model {
   /** Adds the gradient of the scalar `loss` to the float32 shards. Collective over the group. */
   backward(loss: Tensor): Promise<void>;
   zeroGradients(): Promise<void>;
-  /** Sums over ranks what `deferReduce` kept; what reads gradients or steps does so by itself. Collective. */
-  reduceGradients(): Promise<void>;
   /** L2 norm of the gradient over all shards of all ranks. Collective. */
   gradientNorm(): Promise<number>;
   /** Names of the trained parameters with a NaN or infinite gradient on any rank. Collective. */

@@ -1,7 +1,7 @@
 import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { messageOf } from "../../runner/src/errors.ts";
-import { emptyRun, foldRun, type RunState } from "../../runner/src/telemetry/fold.ts";
+import { emptyRun, type RunState } from "../../runner/src/telemetry/fold.ts";
 import type { RunSummary } from "../../runner/src/telemetry/summary.ts";
 import { fixed, visible } from "../../runner/src/telemetry/views/lines.ts";
 
@@ -44,9 +44,9 @@ function summaryRow(directory: string, writtenAt: number): RunRow | null {
 }
 
 async function logRow(directory: string, live: boolean): Promise<RunRow> {
-  const { readEvents } = await import("../../runner/src/telemetry/log.ts");
+  const { readRun } = await import("../../runner/src/telemetry/log.ts");
   try {
-    return rowOf(foldRun(readEvents(join(directory, "events.ndjson"))), live);
+    return rowOf(readRun(directory), live);
   } catch (error) {
     return { ...rowOf(emptyRun(), live), state: "unreadable", failure: messageOf(error) };
   }

@@ -6,9 +6,9 @@ import { fileURLToPath } from "node:url";
 import { Model, setThreads, Tensor } from "molt-native";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { readSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
 import { deadlineMs } from "../../runner/src/deadline.ts";
 import { pythonPath } from "../setup/locate.mjs";
+import { largestDifference, readTensors } from "./tensors.ts";
 
 interface Scores {
   logp: number[];
@@ -47,15 +47,6 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 type Gradients = Map<string, Float32Array>;
 
-function readGradients(file: string): Gradients {
-  const bytes = readFileSync(file);
-  return new Map(
-    readSafetensorsHeader(file).entries.map(({ name, offset, bytes: size }) => {
-      return [name, new Float32Array(Uint8Array.from(bytes.subarray(offset, offset + size)).buffer)];
-    }),
-  );
-}
-
 async function score(name: string, dtype: "float32" | "bfloat16") {
   const { decoder, tensors } = readModelFolder(join(folder, name), { weights: "required" });
   const expected: Expected = JSON.parse(readFileSync(join(folder, name, "expected.json"), "utf8"));
@@ -80,11 +71,6 @@ async function score(name: string, dtype: "float32" | "bfloat16") {
   return { scores, gradients, expected };
 }
 
-function largestDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  expect(actual.length).toBe(expected.length);
-  return Math.max(...Array.from(expected, (value, i) => Math.abs(actual[i]! - value)));
-}
-
 const squares = (values: Iterable<number>) => Array.from(values).reduce((sum, value) => sum + value ** 2, 0);
 const gaps = (a: ArrayLike<number>, b: ArrayLike<number>) => Array.from(a, (value, i) => value - b[i]!);
 
@@ -100,7 +86,7 @@ describe.each(families)("%s", (name) => {
     expect(largestDifference(scores.logp, expected.float64.logp)).toBeLessThan(2e-5);
     expect(largestDifference(scores.entropy, expected.float64.entropy)).toBeLessThan(2e-5);
     expect(largestDifference(scores.logp, expected.float32.logp)).toBeLessThan(2e-5);
-    const truth = readGradients(join(folder, name, "float64.safetensors"));
+    const truth = readTensors(join(folder, name, "float64.safetensors"));
     expect([...gradients.keys()].sort()).toEqual([...truth.keys()].sort());
     for (const [parameter, want] of truth) {
       const scale = Math.max(...want.map(Math.abs));
@@ -122,9 +108,9 @@ describe("in bf16", () => {
       expect(largestDifference(scores.logp, float64.logp), name).toBeGreaterThan(1e-4);
       errors.ours!.push(squares(gaps(scores.logp, float64.logp)));
       errors.theirs!.push(squares(gaps(bf16.logp, float64.logp)));
-      const truth = readGradients(join(folder, name, "float64.safetensors"));
+      const truth = readTensors(join(folder, name, "float64.safetensors"));
       errors.ourGradients!.push(gradientError(gradients, truth));
-      errors.theirGradients!.push(gradientError(readGradients(join(folder, name, "bf16.safetensors")), truth));
+      errors.theirGradients!.push(gradientError(readTensors(join(folder, name, "bf16.safetensors")), truth));
       expect(errors.ourGradients!.at(-1), name).toBeLessThan(0.1);
     }
     const total = (key: string) => errors[key]!.reduce((sum, value) => sum + value, 0);

@@ -7,6 +7,7 @@ import { afterAll, expect, test } from "vitest";
 import { adapterUnits, adaptUnits } from "../../runner/src/data/adapters.ts";
 import { exportHeader, readModelFolder } from "../../runner/src/data/model-folder.ts";
 import { readSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
+import { largestDifference, readTensors } from "./tensors.ts";
 
 // What float64 and peft say of an adapter on model/untied: see fixtures/make_lora.py.
 const models = fileURLToPath(new URL("fixtures/model", import.meta.url));
@@ -26,15 +27,6 @@ const rows: PackedRows = {
 };
 const scratch = mkdtempSync(join(tmpdir(), "molt-lora-"));
 afterAll(() => rmSync(scratch, { recursive: true }));
-
-function readTensors(file: string): Map<string, Float32Array> {
-  const bytes = readFileSync(file);
-  return new Map(
-    readSafetensorsHeader(file).entries.map(({ name, offset, bytes: size }) => {
-      return [name, new Float32Array(Uint8Array.from(bytes.subarray(offset, offset + size)).buffer)];
-    }),
-  );
-}
 
 const given = (file: string) => readTensors(join(models, "lora", file));
 
@@ -66,11 +58,6 @@ async function backward(model: Model): Promise<void> {
   const scored = await model.forward(rows, true);
   const [weightA, weightB] = [a, b].map((values) => Tensor.from(Float32Array.from(values)));
   await model.backward(weightA!.mul(scored.logp).add(weightB!.mul(scored.entropy)).sum());
-}
-
-function largestDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  expect(actual.length).toBe(expected.length);
-  return Math.max(...Array.from(expected, (value, i) => Math.abs(actual[i]! - value)));
 }
 
 test("log-probabilities and entropies are float64's, and those of peft on the same files", async () => {

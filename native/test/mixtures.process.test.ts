@@ -15,9 +15,9 @@ import {
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { parametersOf } from "../../runner/src/data/decoder.ts";
 import { exportHeader, readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { readSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
 import { deadlineMs } from "../../runner/src/deadline.ts";
 import { pythonPath } from "../setup/locate.mjs";
+import { largestDifference, readTensors } from "./tensors.ts";
 
 interface Scores {
   logp: number[];
@@ -53,15 +53,6 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 type Tensors = Map<string, Float32Array>;
-
-function readTensors(file: string): Tensors {
-  const bytes = readFileSync(file);
-  return new Map(
-    readSafetensorsHeader(file).entries.map(({ name, offset, bytes: size }) => {
-      return [name, new Float32Array(Uint8Array.from(bytes.subarray(offset, offset + size)).buffer)];
-    }),
-  );
-}
 
 async function open(
   name: string,
@@ -102,11 +93,6 @@ async function run({ model, units, expected }: Opened, changes: Partial<PackedRo
     if (gradient) gradients.set(name, gradient);
   }
   return { logp: await logp.data(), entropy: await entropy.data(), balance, routeMismatch, gradients };
-}
-
-function largestDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  expect(actual.length).toBe(expected.length);
-  return Math.max(...Array.from(expected, (value, i) => Math.abs(actual[i]! - value)));
 }
 
 function expectGradients(gradients: Tensors, file: string): void {

@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { AdamW, Model, type PackedRows, Tensor } from "molt-native";
 import { describe, expect, it } from "vitest";
 import { readModelFolder } from "../../runner/src/data/model-folder.ts";
-import { readSafetensorsHeader } from "../../runner/src/data/safetensors.ts";
+import { largestDifference, readTensors } from "./tensors.ts";
 
 /** What a float64 decoder says: see `fixtures/make_model.py`. */
 interface Expected {
@@ -47,16 +47,6 @@ async function makeModel(
   return model;
 }
 
-/** Tensors of a float32 file of ours. */
-function readTensors(file: string): Map<string, Float32Array> {
-  const bytes = readFileSync(file);
-  return new Map(
-    readSafetensorsHeader(file).entries.map(({ name, offset, bytes: size }) => {
-      return [name, new Float32Array(Uint8Array.from(bytes.subarray(offset, offset + size)).buffer)];
-    }),
-  );
-}
-
 async function backwardOnce(model: Model, { rows, expected }: Fixture, scale = 1): Promise<void> {
   const { logp, entropy } = await model.forward(rows, true);
   const a = Tensor.from(Float32Array.from(expected.a, (value) => value * scale));
@@ -67,11 +57,6 @@ async function backwardOnce(model: Model, { rows, expected }: Fixture, scale = 1
 async function scores(model: Model, rows: PackedRows) {
   const { logp, entropy } = await model.forward(rows, false);
   return { logp: await logp.data(), entropy: await entropy.data() };
-}
-
-function largestDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  expect(actual.length).toBe(expected.length);
-  return Math.max(...Array.from(expected, (value, i) => Math.abs(actual[i]! - value)));
 }
 
 const names = ({ decoder }: Fixture) => decoder.units.flatMap((unit) => unit.parameters.map(({ name }) => name));

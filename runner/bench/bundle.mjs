@@ -3,7 +3,10 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 /** `names` without `.ts`, from the caller's folder into its `dist/`. @param {string} caller its `import.meta.url` */
-export async function bundleBeside(caller, ...names) {
+export const bundleBeside = (caller, ...names) => bundleWith({}, caller, ...names);
+
+/** `more`: further options of esbuild. */
+export async function bundleWith(more, caller, ...names) {
   const here = (path) => fileURLToPath(new URL(path, caller));
   await build({
     entryPoints: names.map((name) => here(`${name}.ts`)),
@@ -13,6 +16,7 @@ export async function bundleBeside(caller, ...names) {
     platform: "node",
     format: "esm",
     target: "node20",
+    ...more,
     logLevel: "warning",
   });
 }

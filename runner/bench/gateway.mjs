@@ -1,21 +1,7 @@
-// `npm run bench:gateway`: bundles the benchmark, since Node 20 reads no TypeScript, and starts it.
-import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+// `npm run bench:gateway`: bundles the benchmark and starts it.
 import { fastTemplates } from "../build.mjs";
+import { bundleWith } from "./bundle.mjs";
 
-const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-
-await build({
-  entryPoints: [here("gateway.ts"), here("gateway-side.ts")],
-  outdir: here("dist"),
-  bundle: true,
-  packages: "external",
-  plugins: [fastTemplates],
-  sourcemap: true,
-  platform: "node",
-  format: "esm",
-  target: "node20",
-  logLevel: "warning",
-});
+await bundleWith({ plugins: [fastTemplates], sourcemap: true }, import.meta.url, "gateway", "gateway-side");
 const { benchGateway } = await import("./dist/gateway.js");
 await benchGateway(process.argv.slice(2));

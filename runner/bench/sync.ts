@@ -18,8 +18,9 @@ import type { Transport } from "../src/engines/transfer/transport.ts";
 import { syncWeights } from "../src/engines/weight-sync.ts";
 import { messageOf } from "../src/errors.ts";
 import { freePort } from "../src/launchers/free-port.ts";
+import { sftLoss } from "../src/trainer/fixtures/loss.ts";
 import { RankGroup } from "../src/trainer/handle.ts";
-import type { InitParams, LossSpec, OptimizerSpec } from "../src/trainer/protocol.ts";
+import type { InitParams, OptimizerSpec } from "../src/trainer/protocol.ts";
 import { median } from "./compare.ts";
 import { python } from "./models.ts";
 import { writeSection } from "./sections.ts";
@@ -91,13 +92,10 @@ function standstill(times: number[]): number {
 /** Of its training nothing is used. */
 function rankInit({ config, units }: Decoder): RankInit {
   const optimizer = { betas: [0.9, 0.95], eps: 1e-8, weightDecay: 0, maxNorm: 1 } as OptimizerSpec;
-  const kl = { coef: 0, estimator: "k1" } as const;
-  const correction = { level: "off", mode: "mask", gate: "ratio", threshold: [0.5, 5] } as const;
-  const loss = { name: "sft", epsClip: [0.2, 0.2], dualClip: null, entropyCoef: 0, kl, correction };
   const policy = { config, units, weights: null, seed: 5, dtype: "float32" } as const;
   const mesh = { contextSize: 1, expertSize: 1 };
   const mixture = { balanceCoef: 0, replaysRoutes: false };
-  return { mesh, mixture, policy, ref: null, optimizer, critic: null, loss: loss as unknown as LossSpec, threads: 1 };
+  return { mesh, mixture, policy, ref: null, optimizer, critic: null, loss: sftLoss };
 }
 
 function bytesOf(units: UnitDescription[]): number {

@@ -7,6 +7,7 @@ import { availableParallelism, loadavg } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { readModelFolder } from "../src/data/model-folder.ts";
+import { sftLoss } from "../src/trainer/fixtures/loss.ts";
 import { RankGroup } from "../src/trainer/handle.ts";
 import type { StoredRow } from "../src/trainer/packing.ts";
 import type { InitParams } from "../src/trainer/protocol.ts";
@@ -49,16 +50,8 @@ function initOf(folder: string, expertSize: number): Omit<InitParams, "worldSize
     ref: null,
     optimizer: { betas: [0.9, 0.999], eps: 1e-8, weightDecay: 0.01, maxNorm: 1 },
     critic: null,
-    loss: {
-      name: "sft",
-      epsClip: [0.2, 0.2],
-      dualClip: null,
-      entropyCoef: 0,
-      kl: { coef: 0, estimator: "k3", inReward: false },
-      correction: { level: "off", mode: "mask", gate: "ratio", threshold: [0.5, 5] },
-    },
+    loss: sftLoss,
     mixture: { balanceCoef: 0, replaysRoutes: false },
-    threads: 1,
   };
 }
 

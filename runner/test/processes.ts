@@ -7,6 +7,15 @@ export function isAlive(pid: number): boolean {
   return existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
 }
 
+/** Its words, between blanks; "" once it has ended. */
+export function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
+  } catch {
+    return "";
+  }
+}
+
 type Probed<T> = T | undefined | false;
 
 /** What `probe` gives once it is true; a wait of `seconds` at most, which names `what`. */

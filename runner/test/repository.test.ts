@@ -75,11 +75,11 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     paths.reduce((tokens, path) => tokens + encoding.encode(read(path), [], []).length, 0);
 
   it.each([
-    ["the core", 9740, isCore],
+    ["the core", 9750, isCore],
     ["the embedded engine", 1430, inEngine],
-    ["the rest of runner/", 8523, (path: string) => path.startsWith("runner/") && !inCore(path)],
-    ["native/", 5560, (path: string) => path.startsWith("native/")],
-    ["extension/", 3400, (path: string) => path.startsWith("extension/")],
+    ["the rest of runner/", 8590, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["native/", 5640, (path: string) => path.startsWith("native/")],
+    ["extension/", 3370, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
     const lines = linesOf(sources.filter(belongs));
     expect(lines).toBeGreaterThan(100);
@@ -87,8 +87,8 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
   });
 
   it.each([
-    ["the core", 138_773, isCore],
-    ["everything", 429_901, () => true],
+    ["the core", 139_000, isCore],
+    ["everything", 432_500, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });

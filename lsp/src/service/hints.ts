@@ -1,5 +1,5 @@
 import type { CodeLens, InlayHint, Range } from "vscode-languageserver";
-import { arithmetic } from "../../../runner/src/recipe/index.ts";
+import { arithmetic, fileStart } from "../../../runner/src/recipe/index.ts";
 import { planFacts, planOf } from "./plan.ts";
 import { contains, flatten, treeOf } from "./tree.ts";
 import { type Document, recipeOf, type Workspace } from "./workspace.ts";
@@ -15,7 +15,7 @@ const lenses = [
 export function codeLenses(document: Document, workspace: Workspace): CodeLens[] {
   const edited = recipeOf(document, workspace);
   if (!edited) return [];
-  const start = treeOf(document)[0]?.keyRange.start ?? { line: 0, character: 0 };
+  const start = treeOf(document)[0]?.keyRange.start ?? fileStart.start;
   return lenses.map(([title, command]) => ({
     range: { start, end: start },
     command: { title: title === "run" ? edited.verb : title, command, arguments: [document.uri] },

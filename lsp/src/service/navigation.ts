@@ -2,7 +2,7 @@ import { dirname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Location, Position, Range } from "vscode-languageserver";
 import { type CodeKind, registryKinds } from "../../../runner/src/code/index.ts";
-import { recipeKeys } from "../../../runner/src/recipe/index.ts";
+import { fileStart, recipeKeys } from "../../../runner/src/recipe/index.ts";
 import { isRecipe } from "./documents.ts";
 import { contains, flatten, treeOf } from "./tree.ts";
 import type { Document, Workspace } from "./workspace.ts";
@@ -45,8 +45,7 @@ function valueName(file: string, key: string, text: string): RecipeName | undefi
 export function definition(document: Document, position: Position): Location | undefined {
   const symbol = symbolAt(document, position);
   if (symbol?.kind !== "file") return undefined;
-  const start = { line: 0, character: 0 };
-  return { uri: pathToFileURL(symbol.name).href, range: { start, end: start } };
+  return { uri: pathToFileURL(symbol.name).href, range: fileStart };
 }
 
 /** Every recipe's place that stands for the same. */

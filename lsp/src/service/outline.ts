@@ -1,4 +1,5 @@
 import { type DocumentSymbol, type FoldingRange, SymbolKind, type WorkspaceSymbol } from "vscode-languageserver";
+import { fileStart } from "../../../runner/src/recipe/index.ts";
 import { isRecipe } from "./documents.ts";
 import { flatten, type TreeNode, treeOf } from "./tree.ts";
 import { type Document, recipeOf, type Workspace } from "./workspace.ts";
@@ -31,9 +32,8 @@ export function foldingRanges(document: Document): FoldingRange[] {
 export function workspaceSymbols(query: string, workspace: Workspace): WorkspaceSymbol[] {
   return workspace.recipes().flatMap((recipe) => {
     const file = recipe.path.split(/[\\/]/).at(-1)!;
-    const start = { line: 0, character: 0 };
     const verb = recipeOf(recipe, workspace)?.verb;
-    const itself = { name: file, kind: SymbolKind.File, containerName: `${verb} recipe`, range: { start, end: start } };
+    const itself = { name: file, kind: SymbolKind.File, containerName: `${verb} recipe`, range: fileStart };
     const keys = flatten(treeOf(recipe))
       .filter(({ children }) => children.length === 0)
       .map(({ key, keyRange }) => ({ name: key, kind: SymbolKind.Property, containerName: file, range: keyRange }));

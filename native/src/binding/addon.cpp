@@ -1,4 +1,4 @@
-// Registration, and the calls that belong to no class.
+// The addon's start, and the calls that belong to no class.
 #include "binding/addon.h"
 
 #include <ATen/Parallel.h>
@@ -66,7 +66,7 @@ Napi::Object initAddon(Napi::Env env, Napi::Object exports) {
   exports.Set("setThreads", Napi::Function::New(env, setThreads));
   exports.Set("memory", Napi::Function::New(env, memory));
   exports.Set("versions", Napi::Function::New(env, versions));
-  for (Registration::Init init : Registration::all()) init(env, exports);
+  for (const auto init : {initTensor, initModel, initProcessGroup, initSampler}) init(env, exports);
   return exports;
 }
 

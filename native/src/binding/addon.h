@@ -26,18 +26,15 @@ struct Addon {
     constructors[name] = Napi::Persistent(constructor);
     exports.Set(name, constructor);
   }
-};
-
-/// A file of bindings registers itself, so that adding the file is enough:
-/// `static const Registration registration(initModel);` with `void initModel(Napi::Env, Napi::Object exports)`.
-class Registration {
- public:
-  using Init = void (*)(Napi::Env env, Napi::Object exports);
-  explicit Registration(Init init) { all().push_back(init); }
-  static std::vector<Init>& all() {
-    static std::vector<Init> inits;
-    return inits;
+  static bool is(Napi::Value value, const char* name) {
+    return value.IsObject() && value.As<Napi::Object>().InstanceOf(of(value.Env()).constructors[name].Value());
   }
 };
+
+// Each exports what its file binds.
+void initTensor(Napi::Env env, Napi::Object exports);
+void initModel(Napi::Env env, Napi::Object exports);
+void initProcessGroup(Napi::Env env, Napi::Object exports);
+void initSampler(Napi::Env env, Napi::Object exports);
 
 }  // namespace molt::binding

@@ -67,9 +67,7 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
   explicit ModelWrap(Info info) : Napi::ObjectWrap<ModelWrap>(info), model_(unwrap<Model>(info, "Model")) {}
 
   static std::shared_ptr<Model> of(Napi::Value value) {
-    const auto& constructor = Addon::of(value.Env()).constructors["Model"];
-    if (!value.IsObject() || !value.As<Napi::Object>().InstanceOf(constructor.Value()))
-      throw Napi::TypeError::New(value.Env(), "a Model was expected");
+    if (!Addon::is(value, "Model")) throw Napi::TypeError::New(value.Env(), "a Model was expected");
     return Unwrap(value.As<Napi::Object>())->model();
   }
 
@@ -129,10 +127,6 @@ class ModelWrap final : public Napi::ObjectWrap<ModelWrap> {
 
   Napi::Value ZeroGradients(Info info) {
     return queue(info.Env(), [model = model()] { model->zeroGradients(); });
-  }
-
-  Napi::Value ReduceGradients(Info info) {
-    return queue(info.Env(), [model = model()] { model->reduceGradients(); });
   }
 
   Napi::Value GradientNorm(Info info) {
@@ -240,6 +234,8 @@ class AdamWWrap final : public Napi::ObjectWrap<AdamWWrap> {
   std::shared_ptr<AdamW> optimizer_;
 };
 
+}  // namespace
+
 void initModel(Napi::Env env, Napi::Object exports) {
   using M = ModelWrap;
   const auto model = M::DefineClass(
@@ -248,7 +244,6 @@ void initModel(Napi::Env env, Napi::Object exports) {
        M::InstanceMethod<&M::Load>("load"), M::InstanceMethod<&M::Base>("base"),
        M::InstanceMethod<&M::Forward>("forward"), M::InstanceMethod<&M::Values>("values"),
        M::InstanceMethod<&M::Backward>("backward"), M::InstanceMethod<&M::ZeroGradients>("zeroGradients"),
-       M::InstanceMethod<&M::ReduceGradients>("reduceGradients"),
        M::InstanceMethod<&M::GradientNorm>("gradientNorm"),
        M::InstanceMethod<&M::NonFiniteGradients>("nonFiniteGradients"), M::InstanceMethod<&M::Read>("read"),
        M::InstanceMethod<&M::ReadGradient>("readGradient"), M::InstanceMethod<&M::WriteGradient>("writeGradient"),
@@ -263,9 +258,5 @@ void initModel(Napi::Env env, Napi::Object exports) {
        A::InstanceMethod<&A::SaveShard>("saveShard"), A::InstanceMethod<&A::LoadShard>("loadShard")});
   Addon::of(env).define(exports, "AdamW", adamw);
 }
-
-const Registration registration(initModel);
-
-}  // namespace
 
 }  // namespace molt::binding

@@ -64,9 +64,7 @@ Napi::Value recordCollectives(Info info) {
 
 std::shared_ptr<ProcessGroup> ProcessGroupWrap::of(Napi::Value value) {
   if (value.IsNull() || value.IsUndefined()) return nullptr;
-  const auto& constructor = Addon::of(value.Env()).constructors["ProcessGroup"];
-  if (!value.IsObject() || !value.As<Napi::Object>().InstanceOf(constructor.Value()))
-    throw Napi::TypeError::New(value.Env(), "a ProcessGroup was expected");
+  if (!Addon::is(value, "ProcessGroup")) throw Napi::TypeError::New(value.Env(), "a ProcessGroup was expected");
   return Unwrap(value.As<Napi::Object>())->group_;
 }
 
@@ -110,7 +108,5 @@ void initProcessGroup(Napi::Env env, Napi::Object exports) {
   exports.Set("recordCollectives", Napi::Function::New(env, recordCollectives));
   exports.Set("serveUniqueId", Napi::Function::New(env, serve));
 }
-
-static const Registration registration(initProcessGroup);
 
 }  // namespace molt::binding

@@ -128,6 +128,8 @@ class SamplerWrap final : public Napi::ObjectWrap<SamplerWrap> {
   std::shared_ptr<Sampler> sampler_;
 };
 
+}  // namespace
+
 void initSampler(Napi::Env env, Napi::Object exports) {
   using S = SamplerWrap;
   const auto constructor = S::DefineClass(
@@ -138,9 +140,5 @@ void initSampler(Napi::Env env, Napi::Object exports) {
        S::InstanceMethod<&S::FreePages>("freePages"), S::InstanceMethod<&S::Dispose>("dispose")});
   Addon::of(env).define(exports, "Sampler", constructor);
 }
-
-const Registration registration(initSampler);
-
-}  // namespace
 
 }  // namespace molt::binding

@@ -1,12 +1,10 @@
 #include "binding/tensor.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_add.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 
 #include "binding/async.h"
 #include "core/device.h"
@@ -75,13 +73,8 @@ Napi::Object TensorWrap::make(Napi::Env env, at::Tensor tensor) {
   return Addon::of(env).constructors["Tensor"].New({Napi::External<at::Tensor>::New(env, &tensor)});
 }
 
-bool TensorWrap::is(Napi::Value value) {
-  return value.IsObject() &&
-         value.As<Napi::Object>().InstanceOf(Addon::of(value.Env()).constructors["Tensor"].Value());
-}
-
 const at::Tensor& TensorWrap::of(Napi::Value value) {
-  if (!is(value)) throw Napi::TypeError::New(value.Env(), "a Tensor was expected");
+  if (!Addon::is(value, "Tensor")) throw Napi::TypeError::New(value.Env(), "a Tensor was expected");
   return Unwrap(value.As<Napi::Object>())->tensor();
 }
 
@@ -147,7 +140,7 @@ class ScopeFrame {
   void keep(Napi::Value value, int depth = 0) {
     if (!value.IsObject() || depth > kMaxDepth) return;
     const auto object = value.As<Napi::Object>();
-    if (TensorWrap::is(value)) return keepTensor(TensorWrap::Unwrap(object));
+    if (Addon::is(value, "Tensor")) return keepTensor(TensorWrap::Unwrap(object));
     const Napi::Array names = object.GetPropertyNames();
     for (uint32_t i = 0; !value.IsTypedArray() && i < names.Length(); ++i) keep(object.Get(names.Get(i)), depth + 1);
   }
@@ -194,7 +187,5 @@ void initTensor(Napi::Env env, Napi::Object exports) {
   Addon::of(env).define(exports, "Tensor", constructor);
   exports.Set("scope", Napi::Function::New(env, scope));
 }
-
-static const Registration registration(initTensor);
 
 }  // namespace molt::binding

@@ -15,7 +15,6 @@ class TensorWrap final : public Napi::ObjectWrap<TensorWrap> {
   static Napi::Object make(Napi::Env env, at::Tensor tensor);
   /// The tensor in `value`; throws where it is none, or was disposed.
   static const at::Tensor& of(Napi::Value value);
-  static bool is(Napi::Value value);
 
   explicit TensorWrap(const Napi::CallbackInfo& info);
   ~TensorWrap() override;

@@ -1,7 +1,7 @@
 #include "core/exchange.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
@@ -57,6 +57,12 @@ at::Tensor send(
   return Exchange::apply(rows, std::move(route));
 }
 
+/// Of an int64 tensor.
+std::vector<int64_t> toVector(const at::Tensor& values) {
+  const auto host = values.cpu();
+  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+}
+
 }  // namespace
 
 ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group) {
@@ -64,32 +70,10 @@ ExchangePlan planExchange(const at::Tensor& counts, ProcessGroup& group) {
   const std::vector<int64_t> runs(ranks, own);
   // [rank, own expert]
   const auto given = counts.view({ranks, own}), taken = exchange(counts, runs, runs, group).cpu().view({ranks, own});
-  const auto from = taken.accessor<int64_t, 2>();
-  ExchangePlan plan;
-  plan.counts = taken.sum(0).to(counts.device());
-  plan.received.resize(ranks);
-  std::vector<int64_t> begins;  // of each (rank, own expert) among the received rows
-  int64_t total = 0;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    plan.sent.push_back(given[rank].sum().item<int64_t>());
-    for (int64_t expert = 0; expert < own; ++expert) {
-      begins.push_back(total);
-      total += from[rank][expert];
-      plan.received[rank] += from[rank][expert];
-    }
-  }
-  std::vector<int64_t> order, back(total);
-  for (int64_t expert = 0; expert < own; ++expert) {
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      for (int64_t i = 0; i < from[rank][expert]; ++i) {
-        back[begins[rank * own + expert] + i] = static_cast<int64_t>(order.size());
-        order.push_back(begins[rank * own + expert] + i);
-      }
-    }
-  }
-  plan.order = at::tensor(order, at::kLong).to(counts.device());
-  plan.back = at::tensor(back, at::kLong).to(counts.device());
-  return plan;
+  // Received rows lie by rank, then by expert.
+  const auto experts = at::arange(own).repeat({ranks}).repeat_interleave(taken.flatten());
+  const auto order = experts.argsort(/*stable=*/true).to(counts.device());
+  return {toVector(given.sum(1)), toVector(taken.sum(1)), taken.sum(0).to(counts.device()), order, order.argsort()};
 }
 
 at::Tensor sendToExperts(const at::Tensor& rows, const ExchangePlan& plan, std::shared_ptr<ProcessGroup> group) {

@@ -43,7 +43,6 @@ class KvCache {
   /// [slots, kv heads, D]
   const at::Tensor& keys(int64_t layer) const { return keys_[layer]; }
   const at::Tensor& values(int64_t layer) const { return values_[layer]; }
-  int64_t pageSize() const { return pageSize_; }
 
  private:
   struct Sequence {

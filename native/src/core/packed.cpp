@@ -90,7 +90,7 @@ KeyOrder orderKeys(const Lengths& lengths, int64_t parts) {
   for (int64_t part = 0; part < parts; ++part) {
     for (size_t i = 0; i < owned[part].size(); ++i) places[owned[part][i]] = static_cast<int64_t>(part * most + i);
   }
-  return {at::tensor(places, at::kLong), static_cast<int64_t>(most)};
+  return {at::tensor(places, at::kLong).to(computeDevice()), static_cast<int64_t>(most)};
 }
 
 }  // namespace
@@ -136,24 +136,20 @@ SortedRows sortRows(const PackedRows& rows, const DecoderConfig& config, int64_t
     lengths.emplace_back(whole, next - first);
     keys += whole * (next - first);
   }
-  sorted.tokens = at::tensor(tokens, at::kLong);
-  sorted.positions = at::tensor(positions, at::kLong);
-  sorted.selected = at::tensor(selected, at::kLong);
-  sorted.origins = at::tensor(origins, at::kLong);
-  sorted.targets = at::tensor(targets, at::kLong);
-  sorted.temperatures = at::tensor(temperatures, at::kFloat).unsqueeze(1);
+  const auto longs = [](const auto& values) { return at::tensor(values, at::kLong).to(computeDevice()); };
+  const auto floats = [](const auto& values) { return at::tensor(values).unsqueeze(1).to(computeDevice()); };
+  sorted.tokens = longs(tokens);
+  sorted.positions = longs(positions);
+  sorted.selected = longs(selected);
+  sorted.origins = longs(origins);
+  sorted.targets = longs(targets);
+  sorted.temperatures = floats(temperatures);
   if (parts > 1) sorted.keys = orderKeys(lengths, parts);
-  sorted.rowOf = at::tensor(rowOf, at::kLong);
-  if (!rows.balance.empty()) sorted.balanceScale = at::tensor(balanceScale).unsqueeze(1);
+  sorted.rowOf = longs(rowOf);
+  if (!rows.balance.empty()) sorted.balanceScale = floats(balanceScale);
   if (!rows.routes.empty()) {
-    const auto routes = at::tensor(rows.routes, at::kLong);
-    const auto shaped = routes.view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
-    sorted.routes = shaped.index_select(0, at::tensor(places, at::kLong));
-  }
-  for (auto* tensor : {&sorted.tokens, &sorted.positions, &sorted.selected, &sorted.origins, &sorted.targets,
-                       &sorted.temperatures, &sorted.rowOf, &sorted.balanceScale, &sorted.routes,
-                       &sorted.keys.places}) {
-    if (tensor->defined()) *tensor = tensor->to(computeDevice());
+    const auto shaped = longs(rows.routes).view({-1, config.moe->mixtures(), config.moe->expertsPerToken});
+    sorted.routes = shaped.index_select(0, longs(places));
   }
   return sorted;
 }

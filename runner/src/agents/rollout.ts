@@ -1,24 +1,18 @@
 import type { Tokenizer } from "../data/tokenizer.ts";
 import type { CallOptions } from "../engines/client.ts";
 import type { EnginePool } from "../engines/router.ts";
-import type { GenerateRequest, GenerateResult, Router } from "../engines/types.ts";
+import type { GenerateRequest, GenerateResult, Router, SamplingParams } from "../engines/types.ts";
 import { messageOf } from "../errors.ts";
 import type { FailureReason } from "./failures.ts";
 import type { ChatResult, FailedRollout, Rollout, RolloutIds, Row } from "./types.ts";
 
-export interface RolloutSampling {
-  temperature: number;
-  topP: number;
-  topK: number;
+export interface RolloutSampling extends Pick<SamplingParams, "temperature" | "topP" | "topK"> {
   /** Of one turn; null: what remains of `maxLen`. */
   maxNewTokens: number | null;
 }
 
-export interface RolloutTask {
+export interface RolloutTask extends Pick<RolloutIds, "groupId" | "rolloutId" | "attempt"> {
   row: Row;
-  groupId: string;
-  rolloutId: string;
-  attempt: number;
   sampling: RolloutSampling;
   /** Whose engines sample; without, those that train. */
   pool?: EnginePool;

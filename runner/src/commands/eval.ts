@@ -4,7 +4,6 @@ import { basename, dirname, join, resolve } from "node:path";
 import { inFolder } from "../agents/subprocess.ts";
 import { ExitCode, usageError } from "../errors.ts";
 import { openCluster } from "../launchers/index.ts";
-import { findCheckpoint } from "../loop/checkpoint.ts";
 import { evaluate } from "../loop/evaluate.ts";
 import { exportCheckpoint } from "../loop/export.ts";
 import { evalProfiles, readEvalRows, startSampling, stopSampling } from "../loop/parts.ts";
@@ -12,13 +11,13 @@ import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { findRun } from "../telemetry/find-run.ts";
-import { foldRun } from "../telemetry/fold.ts";
-import { readEvents } from "../telemetry/log.ts";
+import { readRun } from "../telemetry/log.ts";
 import { RolloutStore } from "../telemetry/shards.ts";
 import { writeSummary } from "../telemetry/summary.ts";
 import { fixed, table } from "../telemetry/views/lines.ts";
 import { readPolicyFolder } from "../trainer/specs.ts";
 import type { VerbOptions } from "./options.ts";
+import { checkpointOf } from "./resume.ts";
 import { createRun } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
@@ -45,8 +44,7 @@ export async function evalCommand(name: string, { json, flags }: VerbOptions): P
   const checked = await checkRecipe(target.recipe, { flags: given, verb: "eval", mode: "launch" });
   await requireAddon();
   if (target.checkpoints === undefined) return evaluateModel(target, checked, json);
-  const checkpoint = await findCheckpoint(target.checkpoints, (message) => console.error(message), target.step);
-  if (!checkpoint) throw usageError(`${name} has no complete checkpoint`, { fix: "let it reach ckpt.save_steps" });
+  const checkpoint = await checkpointOf(target.checkpoints, name, target.step);
   return inFolder(join(tmpdir(), "molt-eval-"), async (folder) => {
     const model = join(folder, basename(checkpoint.directory));
     await exportCheckpoint(checked.recipe, checkpoint, model);
@@ -63,7 +61,7 @@ function targetOf(name: string): Target {
     const recipe = join(dirname(path), "recipe.yaml");
     const fix = `name the recipe: molt-runner eval RECIPE --actor.model_name_or_path ${name}`;
     if (!existsSync(recipe)) throw usageError(`${name} is a model's folder, with no run's recipe beside it`, { fix });
-    return { recipe, model: path, at: foldRun(readEvents(join(dirname(path), "events.ndjson"))) };
+    return { recipe, model: path, at: readRun(dirname(path)) };
   }
   const [, holder, step] = /^(.+)[/\\]checkpoints[/\\]step-(\d+)$/.exec(path) ?? [];
   const run = holder ?? findRun(name, "runs", "checkpoints");

@@ -3,21 +3,18 @@ import { join } from "node:path";
 import { usageError } from "../errors.ts";
 import { syncPath } from "../files.ts";
 import { startDetached } from "../launchers/detached.ts";
-import { type Checkpoint, findCheckpoint, hashOf, listCheckpoints, saveCheckpoint } from "../loop/checkpoint.ts";
-import { conduct } from "../loop/conduct.ts";
+import { type Checkpoint, hashOf, saveCheckpoint } from "../loop/checkpoint.ts";
 import { checkFits } from "../loop/fits.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { recipeDiff } from "../recipe/diff.ts";
 import { loadRecipe } from "../recipe/load.ts";
 import { findRun } from "../telemetry/find-run.ts";
-import { foldRun } from "../telemetry/fold.ts";
-import { readEvents } from "../telemetry/log.ts";
+import { readRun } from "../telemetry/log.ts";
 import type { VerbOptions } from "./options.ts";
-import { trainersFrom, trainingVerb } from "./resume.ts";
-import { createRun, nextCommands } from "./run.ts";
+import { checkpointOf, trainingVerb } from "./resume.ts";
+import { createRun, train } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Goes on from a step of a run, which may be at work, as a new run with the flags' keys changed. */
@@ -26,12 +23,12 @@ export async function forkCommand(
   { json, flags, detach, step }: VerbOptions & { step?: number },
 ): Promise<number> {
   const parent = RunDirectory.at(findRun(name, "runs", "checkpoints"));
-  const verb = trainingVerb(parent, foldRun(readEvents(parent.events)));
+  const verb = trainingVerb(parent, readRun(parent.path));
   const before = loadRecipe(parent.recipe, { verb });
   const checked = await checkRecipe(parent.recipe, { flags, verb, mode: "launch" });
   const { recipe, arithmetic } = checked;
   await requireAddon();
-  const source = await checkpointOf(parent, step);
+  const source = await checkpointOf(parent.checkpoints, `run ${parent.runId}`, step);
   await checkFits(recipe, source);
   const { step: from } = source.state;
   if (arithmetic.steps !== null && from >= arithmetic.steps) {
@@ -46,26 +43,14 @@ export async function forkCommand(
     rmSync(directory.path, { recursive: true });
     throw error;
   });
-  const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
   const changed = recipeDiff(before, checked).map(({ key }) => key);
   const begin = () => {
     start();
     log.emit({ type: "forked", from: parent.runId, step: from, changed });
     log.emit({ type: "resumed", fromStep: from, totalSteps: arithmetic.steps });
   };
-  return conduct({ recipe, directory, log, json, begin, next }, (interrupted) =>
-    trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]),
-  );
-}
-
-async function checkpointOf({ checkpoints, runId }: RunDirectory, step?: number): Promise<Checkpoint> {
-  const found = await findCheckpoint(checkpoints, (message) => console.error(message), step);
-  if (found) return found;
-  const steps = listCheckpoints(checkpoints).map((one) => one.step);
-  const which = step === undefined ? "" : ` of step ${step}`;
-  throw usageError(`run ${runId} has no complete checkpoint${which}`, {
-    fix: steps.length > 0 ? `it has some of steps ${steps.join(", ")}` : "let it reach ckpt.save_steps",
-  });
+  const made = { recipe, arithmetic, directory, log, begin };
+  return train(made, verb, displayPath(directory.recipe), json, checkpoint);
 }
 
 /** Without its finished groups, which other keys may have made: their prompts run again. */

@@ -1,26 +1,23 @@
 import { ExitCode, usageError } from "../errors.ts";
 import { startDetached } from "../launchers/detached.ts";
-import { findCheckpoint } from "../loop/checkpoint.ts";
-import { conduct } from "../loop/conduct.ts";
+import { type Checkpoint, findCheckpoint, listCheckpoints } from "../loop/checkpoint.ts";
 import { hasExport } from "../loop/export.ts";
 import { checkFits } from "../loop/fits.ts";
 import { RunDirectory } from "../loop/run-directory.ts";
-import { sftFrom } from "../loop/sft-run.ts";
-import { trainFrom, trainRun } from "../loop/train-run.ts";
 import { checkRecipe } from "../recipe/check.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { findRun } from "../telemetry/find-run.ts";
-import { foldRun, type RunState } from "../telemetry/fold.ts";
-import { EventLog, readEvents } from "../telemetry/log.ts";
+import type { RunState } from "../telemetry/fold.ts";
+import { EventLog, readRun } from "../telemetry/log.ts";
 import type { VerbOptions } from "./options.ts";
-import { nextCommands } from "./run.ts";
+import { train } from "./run.ts";
 import { requireAddon } from "./setup.ts";
 
 /** Goes on with a run from its newest complete checkpoint; flags may move its end (`--run.steps`). */
 export async function resumeCommand(name: string, { json, flags, detach }: VerbOptions): Promise<number> {
   const directory = RunDirectory.open(findRun(name, "runs", "checkpoints"));
   try {
-    const run = foldRun(readEvents(directory.events));
+    const run = readRun(directory.path);
     const verb = trainingVerb(directory, run);
     const { recipe, arithmetic } = await checkRecipe(directory.recipe, { flags, verb, mode: "launch" });
     await requireAddon();
@@ -40,21 +37,27 @@ export async function resumeCommand(name: string, { json, flags, detach }: VerbO
       return await startDetached(recipe.run, json);
     }
     const log = new EventLog(directory.events);
-    const next = nextCommands(directory, verb === "sft" ? null : displayPath(directory.recipe));
     const begin = () => {
       log.emit({ type: "resumed", fromStep, totalSteps });
       for (const message of warnings) log.emit({ type: "warning", message });
     };
-    return await conduct({ recipe, directory, log, json, begin, next }, (interrupted) =>
-      trainRun({ recipe, arithmetic, directory, log, interrupted, checkpoint }, trainersFrom[verb]),
-    );
+    const made = { recipe, arithmetic, directory, log, begin };
+    return await train(made, verb, displayPath(directory.recipe), json, checkpoint);
   } finally {
     directory.release();
   }
 }
 
-/** What goes on from a checkpoint, by the run's verb. */
-export const trainersFrom = { run: trainFrom, sft: sftFrom };
+/** The newest complete one below `root`, or that of a step. `owner`: whose they are, as an error calls it. */
+export async function checkpointOf(root: string, owner: string, step?: number): Promise<Checkpoint> {
+  const found = await findCheckpoint(root, (message) => console.error(message), step);
+  if (found) return found;
+  const steps = listCheckpoints(root).map((one) => one.step);
+  const which = step === undefined ? "" : ` of step ${step}`;
+  throw usageError(`${owner} has no complete checkpoint${which}`, {
+    fix: steps.length > 0 ? `it has some of steps ${steps.join(", ")}` : "let it reach ckpt.save_steps",
+  });
+}
 
 /** That a run trains with, and goes on by. */
 export function trainingVerb({ runId }: RunDirectory, { command }: RunState): "run" | "sft" {

@@ -1,8 +1,5 @@
-import { sftFrom } from "../loop/sft-run.ts";
 import type { VerbOptions } from "./options.ts";
-import { conductRun } from "./run.ts";
+import { trainNew } from "./run.ts";
 
 /** Trains on the replies of a dataset. */
-export function sftCommand(path: string, options: VerbOptions): Promise<number> {
-  return conductRun(path, "sft", options, sftFrom);
-}
+export const sftCommand = (path: string, options: VerbOptions) => trainNew(path, "sft", options);

@@ -4,8 +4,7 @@ import { ExitCode, RunnerError } from "../errors.ts";
 import { RunDirectory, signalRun } from "../loop/run-directory.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
 import { findRun, workerOf } from "../telemetry/find-run.ts";
-import { foldRun } from "../telemetry/fold.ts";
-import { readEvents } from "../telemetry/log.ts";
+import { readRun } from "../telemetry/log.ts";
 
 export interface StopOptions {
   /** Abandons the step at hand: the newest checkpoint stays. */
@@ -18,7 +17,7 @@ export interface StopOptions {
 /** Ends a run from outside, as Ctrl-C does: once, or twice for `now`; waits until its process is gone. */
 export async function stopCommand(name: string, { now, timeout, json }: StopOptions): Promise<number> {
   const path = findRun(name);
-  const { runId, events } = RunDirectory.at(path);
+  const { runId } = RunDirectory.at(path);
   const owner = workerOf(path);
   if (owner !== null) {
     signalRun(path, now);
@@ -28,7 +27,7 @@ export async function stopCommand(name: string, { now, timeout, json }: StopOpti
       throw new RunnerError(`run ${runId} is still at work in ${owner} after ${timeout} s`, { fix });
     }
   }
-  const { state, step } = foldRun(readEvents(events));
+  const { state, step } = readRun(path);
   const how = state === "running" ? "died without a word" : state;
   if (json) console.log(JSON.stringify({ run: runId, stopped: owner !== null, state, step }));
   else if (owner === null) console.log(`nothing to do: nobody is at work on run ${runId} (${how}, step ${step})`);

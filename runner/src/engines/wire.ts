@@ -99,19 +99,13 @@ function expandSpans(spans: VersionSpan[], length: number): number[] {
   const versions: number[] = [];
   for (const { version, start, end } of spans) {
     if (start !== versions.length || end < start) throw bad(`weight_versions has a gap or overlap at token ${start}`);
-    const number = parseVersion(version);
-    for (let index = start; index < end; index++) versions.push(number);
+    if (!/^\d+$/.test(version)) {
+      throw bad(`weight version ${JSON.stringify(version)}, which is no policy version: nobody set it on this engine`);
+    }
+    for (let index = start; index < end; index++) versions.push(Number(version));
   }
   if (versions.length !== length) throw bad(`weight_versions covers ${versions.length} of ${length} tokens`);
   return versions;
-}
-
-/** Engines carry it as a decimal string. */
-export function parseVersion(version: string): number {
-  if (!/^\d+$/.test(version)) {
-    throw bad(`weight version ${JSON.stringify(version)}, which is no policy version: nobody set it on this engine`);
-  }
-  return Number(version);
 }
 
 /** vLLM's `prompt_logprobs`: null, then for each further token its entry by id. */

@@ -1,7 +1,9 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { deadlineMs } from "../deadline.ts";
+import { deferred, failure } from "../deferred.ts";
 import { RunnerError } from "../errors.ts";
+import { indented } from "../lists.ts";
 
 export interface ChildOptions {
   /** As messages call it: "engine 0", "rank 1". */
@@ -67,21 +69,16 @@ export class Child {
         this.lastLines.splice(0, this.lastLines.length - keptLines);
       });
     }
-    let onClosed = () => {};
-    this.closed = new Promise((resolve) => {
-      onClosed = resolve;
+    const [closed, death] = [deferred(), failure()];
+    [this.closed, this.died] = [closed.promise, death.promise];
+    this.process.once("error", (error) => {
+      closed.resolve();
+      death.reject(new RunnerError(`${name} did not start: ${error.message}`, { cause: error }));
     });
-    this.died = new Promise((_, reject) => {
-      this.process.once("error", (error) => {
-        onClosed();
-        reject(new RunnerError(`${name} did not start: ${error.message}`, { cause: error }));
-      });
-      this.process.once("close", (code, signal) => {
-        onClosed();
-        if (!this.stopping) reject(this.deathError(code, signal));
-      });
+    this.process.once("close", (code, signal) => {
+      closed.resolve();
+      if (!this.stopping) death.reject(this.deathError(code, signal));
     });
-    this.died.catch(() => {});
   }
 
   /** Asks by closing standard input, then by SIGTERM, then by SIGKILL; resolves when the process is gone. */
@@ -110,8 +107,7 @@ export class Child {
 
   private deathError(code: number | null, signal: NodeJS.Signals | null): ChildDied {
     const how = signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
-    const lines =
-      this.lastLines.length > 0 ? `; its last lines:\n    ${this.lastLines.join("\n    ")}` : " without a word";
+    const lines = this.lastLines.length > 0 ? `; its last lines:${indented(this.lastLines)}` : " without a word";
     return new ChildDied(`${this.name} ${how}${lines}`);
   }
 }

@@ -10,7 +10,6 @@ import {
   statSync,
 } from "node:fs";
 import { join } from "node:path";
-import type { Group } from "../agents/types.ts";
 import type { PromptQueueState } from "../data/order.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
@@ -18,19 +17,16 @@ import { entriesOf, syncPath, writeSynced } from "../files.ts";
 import type { Recipe } from "../recipe/index.ts";
 import type { RunState } from "../telemetry/fold.ts";
 import type { BestCheckpoint } from "../telemetry/summary.ts";
+import type { LoopProgress } from "./loop.ts";
 
 const format = 2;
 
-export interface LoopState {
-  step: number;
-  policyVersion: number;
+export interface LoopState extends LoopProgress {
   updates: number;
   /** Of the KL term, which may have been adapted; older checkpoints lack it. */
   klCoef?: number;
-  skippedInARow: number;
   /** Consumed places, and attempts given back. */
   prompts: PromptQueueState;
-  untrained: Group[];
   datasetFingerprint: string;
   /** Of the recipe under which it was written. */
   recipeHash: string;
@@ -42,12 +38,9 @@ export interface Checkpoint {
   state: LoopState;
 }
 
-interface Manifest {
+interface Manifest extends Pick<LoopState, "step" | "recipeHash" | "datasetFingerprint"> {
   /** Of the state, too. */
   format: number;
-  step: number;
-  recipeHash: string;
-  datasetFingerprint: string;
   files: Record<string, { bytes: number; sha256: string }>;
 }
 

@@ -4,22 +4,18 @@ import { ExitCode, messageOf, RunnerError } from "../errors.ts";
 import { ownJob, requeueOwnJob } from "../launchers/slurm-job.ts";
 import { submitRun } from "../launchers/slurm-submit.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
-import type { Recipe } from "../recipe/schema.ts";
-import { foldRun } from "../telemetry/fold.ts";
 import { watchHealth } from "../telemetry/health/watch.ts";
 import { followEvents } from "../telemetry/live/follow.ts";
 import { startLive } from "../telemetry/live/server.ts";
-import { type EventLog, readEvents } from "../telemetry/log.ts";
+import { readRun } from "../telemetry/log.ts";
 import { startSinks } from "../telemetry/sinks/index.ts";
 import { type RunSummary, summarize, writeSummary } from "../telemetry/summary.ts";
 import { TerminalReporter } from "../telemetry/terminal.ts";
 import { bestCheckpoint, removePartialCheckpoints } from "./checkpoint.ts";
 import { type RunDirectory, signalRun } from "./run-directory.ts";
+import type { RunOptions } from "./run-options.ts";
 
-export interface ConductOptions {
-  recipe: Recipe;
-  directory: RunDirectory;
-  log: EventLog;
+export interface ConductOptions extends Pick<RunOptions, "recipe" | "directory" | "log"> {
   json: boolean;
   /** Writes the first events. */
   begin: () => void;
@@ -114,7 +110,7 @@ async function conductJob({ recipe, directory, log, json, begin, next }: Conduct
   process.on("SIGINT", onSignal).on("SIGTERM", onSignal);
   for await (const event of followEvents(path, position)) terminal.show(event);
   process.off("SIGINT", onSignal).off("SIGTERM", onSignal);
-  const run = foldRun(readEvents(directory.events));
+  const run = readRun(path);
   if (run.state === "running") {
     throw new RunnerError(`Slurm job ${job} ended without a word: see ${displayPath(join(path, "slurm.log"))}`);
   }

@@ -3,6 +3,7 @@ import type { FailedRollout, Group, Rollout, Row } from "../agents/types.ts";
 import { mean } from "../algorithms/advantages/estimator.ts";
 import type { EnginePool } from "../engines/router.ts";
 import { RunnerError } from "../errors.ts";
+import { isCut } from "../telemetry/funnel.ts";
 import { stopShares, tokensOf } from "../trainer/train-batch.ts";
 
 export interface EvalProfile {
@@ -91,11 +92,9 @@ function metricsOf(sampled: Sampled[], passK: number[]): Record<string, number> 
     const enough = own.filter(({ length }) => length >= k).map((group) => group.map(({ score }) => score));
     if (enough.length > 0) metrics[`pass@${k}`] = mean(enough.map((scores) => passAtK(scores, k)));
   }
-  const isCut = ({ segments }: Rollout) =>
-    segments.some(({ turns }) => turns.some(({ stop }) => stop === "length" || stop === "context"));
   const lengths = rollouts.map(tokensOf);
   metrics.reward = mean(means(own, ({ reward }) => reward));
-  metrics.truncated = mean(rollouts.map((rollout) => Number(isCut(rollout))));
+  metrics.truncated = mean(rollouts.map((rollout) => Number(isCut(rollout.segments))));
   metrics.response_length = mean(lengths);
   metrics.response_length_max = lengths.reduce((most, length) => Math.max(most, length));
   return { ...metrics, ...stopShares(rollouts) };

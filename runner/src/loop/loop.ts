@@ -27,7 +27,7 @@ import type { GroupRecord } from "../telemetry/shards.ts";
 import { StepClock } from "../telemetry/step-time.ts";
 import type { TrainResult } from "../trainer/train-batch.ts";
 import { ageOf, outcomesOf, withinVersions } from "./outcomes.ts";
-import { WorkBuffer } from "./work-buffer.ts";
+import { WorkBuffer, type WorkBufferOptions } from "./work-buffer.ts";
 
 /** Without an update, the step only consumed its batch. */
 export type TrainOutcome = Omit<TrainResult, "tokens">;
@@ -47,14 +47,11 @@ export interface LoopServices {
   died: Promise<never>;
 }
 
-export interface LoopOptions {
+export interface LoopOptions extends Omit<WorkBufferOptions, "morePrompts"> {
   /** Null: until the prompts end. */
   steps: number | null;
-  batchSize: number;
   samplesPerPrompt: number;
   minGroup: number;
-  maxStaleness: number;
-  maxInFlight: number | null;
   /** Seconds. */
   groupTimeout: number;
   evalSteps: number;

@@ -85,17 +85,13 @@ async function trainRows(options: TrainRunOptions, ranks: RankGroup, data: Demon
     queue.restore(checkpoint.state.prompts);
   } else if (evaluation.at_start) await evaluate();
   const schedule = learningRates(recipe.actor, arithmetic.updates!);
+  const settings = { maxTokensPerDevice: train.max_tokens_per_device, schedule };
   while (at.step < arithmetic.steps! && !interrupted.aborted) {
     const batch = Array.from({ length: train.batch_size }, () => queue.next()).filter((one) => one !== null);
     if (batch.length === 0) break;
     // A small dataset may give a row twice, of two epochs.
     const rows = batch.map(({ index, epoch, promptId }) => ({ ...data.rows[index]!, id: `${promptId}@${epoch}` }));
-    const result = await sftBatch(
-      ranks,
-      rows,
-      { maxTokensPerDevice: train.max_tokens_per_device, schedule },
-      at.updates,
-    );
+    const result = await sftBatch(ranks, rows, settings, at.updates);
     for (const prompt of batch) queue.consume(prompt);
     at.updates += result.updates;
     at.step += 1;

@@ -43,10 +43,7 @@ export type TrainFrom = (
  * A rank lost after the start sends the run back to its newest checkpoint, a few times without a newer one. `from`:
  * what goes on from a checkpoint.
  */
-export async function trainRun(
-  options: TrainRunOptions,
-  from: TrainFrom = trainFrom,
-): Promise<"completed" | "interrupted"> {
+export async function trainRun(options: TrainRunOptions, from: TrainFrom): Promise<"completed" | "interrupted"> {
   const { recipe, directory, log } = options;
   const cluster = await openCluster(recipe, directory.runId, log);
   try {
@@ -284,14 +281,10 @@ class TrainRun implements LoopServices {
   async storeRollouts(step: number, records: GroupRecord[]): Promise<void> {
     await this.store.add(step, records);
     if (!showsSample(step)) return;
-    const groups = records.map(({ group }) => group);
-    await this.showSample(step, groups);
-  }
-
-  private async showSample(step: number, groups: Group[]): Promise<void> {
     const { path, eosTokenIds } = this.folder;
     const { chat_template: chatTemplate } = this.options.recipe.data;
     this.tokenizer ??= await Tokenizer.load(path, { chatTemplate, eosTokenIds });
+    const groups = records.map(({ group }) => group);
     const sample = await sampleOf(step, groups, this.tokenizer);
     if (sample) this.options.log.emit(sample);
   }

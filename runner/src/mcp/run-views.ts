@@ -1,21 +1,16 @@
 /** A run as values, for tools. */
-import { join } from "node:path";
 import type { Rollout } from "../agents/types.ts";
 import type { Tokenizer } from "../data/tokenizer.ts";
 import { usageError } from "../errors.ts";
 import { shorten } from "../lists.ts";
 import { pointsOf } from "../telemetry/curve.ts";
 import { workerOf } from "../telemetry/find-run.ts";
-import { foldRun, type RunState } from "../telemetry/fold.ts";
-import { readEvents } from "../telemetry/log.ts";
+import type { RunState } from "../telemetry/fold.ts";
+import { readRun } from "../telemetry/log.ts";
 import { summarize } from "../telemetry/summary.ts";
 import { quoted } from "../telemetry/views/lines.ts";
 import { runArgument, untrusted } from "./guard.ts";
 import type { Answer } from "./tools.ts";
-
-export function readRun(directory: string): RunState {
-  return foldRun(readEvents(join(directory, "events.ndjson")));
-}
 
 export function runStatus(name: string): Answer {
   const directory = runArgument(name);

@@ -8,12 +8,13 @@ import { listRollouts } from "../commands/inspect.ts";
 import { planFile } from "../commands/plan.ts";
 import { formatDiagnostic } from "../recipe/diagnostic.ts";
 import { explainKey, formatExplanation } from "../recipe/explain.ts";
+import { readRun } from "../telemetry/log.ts";
 import { findRollout } from "../telemetry/shards.ts";
 import { fixed } from "../telemetry/views/lines.ts";
 import { type RolloutFilter, rolloutTable } from "../telemetry/views/rollouts.ts";
 import { runRows, runTable } from "../telemetry/views/runs.ts";
 import { inside, isInside, recipeArgument, runArgument } from "./guard.ts";
-import { readRun, runStatus, seriesOf, turnsOf } from "./run-views.ts";
+import { runStatus, seriesOf, turnsOf } from "./run-views.ts";
 
 /** As a verb prints it: with `--json`, and without; where no verb does, the text is the data's. */
 export type Answer = [data: object, text?: string];

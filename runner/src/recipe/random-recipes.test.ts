@@ -14,24 +14,11 @@ import type { RankMethods, UpdateParams } from "../trainer/protocol.ts";
 import { trainSettings } from "../trainer/specs.ts";
 import { trainBatch } from "../trainer/train-batch.ts";
 import { type Recipe, readEdited, recipeKeys } from "./index.ts";
+import type { JsonType } from "./schema/describe.ts";
 import { nest } from "./schema.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "molt-random-"));
 afterAll(() => rmSync(folder, { recursive: true }));
-
-interface JsonType {
-  type?: string | string[];
-  enum?: unknown[];
-  const?: unknown;
-  anyOf?: JsonType[];
-  prefixItems?: JsonType[];
-  items?: JsonType;
-  minimum?: number;
-  maximum?: number;
-  exclusiveMinimum?: number;
-  exclusiveMaximum?: number;
-  pattern?: string;
-}
 
 /** Values of the type, small ones. */
 function typed(json: JsonType): fc.Arbitrary<unknown> {

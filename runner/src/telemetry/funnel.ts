@@ -37,6 +37,11 @@ export function emptyStage({ sessions, calls, turns, rows, trained, masked, drop
   return trained === 0 ? `tokens: ${rows} rows, and each sampled token is masked (${why(masked)})` : null;
 }
 
+/** Whether a reply ended for want of room. */
+export function isCut(segments: readonly Segment[]): boolean {
+  return segments.some(({ turns }) => turns.some(({ stop }) => stop === "length" || stop === "context"));
+}
+
 function addRollout(funnel: Funnel, { segments, rolloutId, reward, stop }: Rollout, reason?: string): void {
   const before = funnel.sampled;
   funnel.sessions++;
@@ -46,8 +51,7 @@ function addRollout(funnel: Funnel, { segments, rolloutId, reward, stop }: Rollo
   const sampled = funnel.sampled - before;
   funnel.fates[fate] = { sessions: sessions + 1, tokens: tokens + sampled, reward: sum + reward };
   addExample(funnel.examples, `stop/${stop}`, rolloutId);
-  const isCut = segments.some(({ turns }) => turns.some((turn) => turn.stop === "length" || turn.stop === "context"));
-  if (isCut) addExample(funnel.examples, "truncated", rolloutId);
+  if (isCut(segments)) addExample(funnel.examples, "truncated", rolloutId);
   if (reason !== undefined) addExample(funnel.examples, `dropped/${reason}`, rolloutId);
 }
 

@@ -1,4 +1,5 @@
 import { closeSync, existsSync, fstatSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { join } from "node:path";
 import { StringDecoder } from "node:string_decoder";
 import { ZodError } from "zod";
 import { messageOf, RunnerError } from "../errors.ts";
@@ -115,6 +116,11 @@ function dropTornLine(path: string): void {
 }
 
 const newline = 0x0a;
+
+/** The run in a directory, as its log tells it. */
+export function readRun(directory: string): RunState {
+  return foldRun(readEvents(join(directory, "events.ndjson")));
+}
 
 /**
  * All whole events of a log, oldest first. Read in pieces: a long run's log is longer than a string can be. It begins

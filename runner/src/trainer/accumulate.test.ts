@@ -4,7 +4,8 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { aggregations } from "../algorithms/aggregation.ts";
 import type { UpdateMetrics } from "../algorithms/metrics.ts";
 import { accumulate } from "./accumulate.ts";
-import { fixture, fixtureRows, sftLoss, tinyModel, withFunction } from "./fixtures/tiny.ts";
+import { sftLoss } from "./fixtures/loss.ts";
+import { fixture, fixtureRows, tinyModel, withFunction } from "./fixtures/tiny.ts";
 import { packRows, type StoredRow, trainedTokens, unpackRows } from "./packing.ts";
 
 let policy: Model;

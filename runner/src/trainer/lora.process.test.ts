@@ -4,7 +4,8 @@ import { join } from "node:path";
 import { ProcessGroup, Sampler } from "molt-native";
 import { afterAll, afterEach, expect, test } from "vitest";
 import { freePort } from "../launchers/free-port.ts";
-import { adaptedModel, fixtureRows, sftLoss, tinyInit, tinyModel } from "./fixtures/tiny.ts";
+import { sftLoss } from "./fixtures/loss.ts";
+import { adaptedModel, fixtureRows, tinyInit, tinyModel } from "./fixtures/tiny.ts";
 import { RankGroup } from "./handle.ts";
 import { sftBatch } from "./sft-batch.ts";
 

@@ -3,6 +3,7 @@
  * order: `{ id, method, params }` → `{ id, result }` or `{ id, error }`.
  */
 import type { ModelOptions, TensorLocation } from "molt-native";
+import type { Segment } from "../agents/types.ts";
 import type { LossSpec } from "../algorithms/losses/policy-loss.ts";
 import type { UpdateMetrics } from "../algorithms/metrics.ts";
 import type { RankTrainer } from "./rank-trainer.ts";
@@ -56,18 +57,13 @@ export interface InitParams {
   critic: CriticParams | null;
   loss: LossSpec;
   mixture: MixtureSpec;
-  threads: number;
 }
 
-/** One leaf segment of a rollout, as in `Segment`. */
-export interface TrainRow {
+/** One leaf segment of a rollout. */
+export interface TrainRow extends Pick<Segment, "tokens" | "mask" | "logprobs" | "routes"> {
   id: string;
-  tokens: Int32Array;
-  mask: Uint8Array;
-  logprobs: Float32Array;
   /** 1 where not sampled. */
   temperatures: Float32Array;
-  routes?: Int16Array;
 }
 
 export interface UpdateParams {

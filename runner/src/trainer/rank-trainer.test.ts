@@ -3,16 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { readSafetensorsHeader } from "../data/safetensors.ts";
-import {
-  criticFixture,
-  criticRows,
-  fixture,
-  fixtureRows,
-  sftLoss,
-  tinyCritic,
-  tinyInit,
-  tinyModel,
-} from "./fixtures/tiny.ts";
+import { sftLoss } from "./fixtures/loss.ts";
+import { criticFixture, criticRows, fixture, fixtureRows, tinyCritic, tinyInit, tinyModel } from "./fixtures/tiny.ts";
 import type { InitParams } from "./protocol.ts";
 import { RankTrainer } from "./rank-trainer.ts";
 

@@ -53,7 +53,7 @@ export class RankTrainer {
     const { config } = params.policy;
     const mixture = config.moe ? { ...params.mixture, config, moe: config.moe } : null;
     const loss = { ...params.loss, policyLoss, mixture };
-    await setThreads(params.threads);
+    await setThreads(1);
     const groups = await createGroups(this.rank, params);
     const policy = await createModel(params.policy, groups, true);
     // Before training its adapters add nothing.
@@ -267,34 +267,21 @@ export class RankTrainer {
     const { worldSize, mesh } = params;
     const place = { rank: this.rank, worldSize, expertSize: mesh.expertSize };
     const { units, freezeRouter } = params.policy;
-    const own = {
-      model: "policy" as const,
-      ...place,
-      freezeRouter,
-      shardSize: policy.shardSize,
-      units,
-      base,
-      optimizer,
-    };
+    const { shardSize } = policy;
+    const own = { model: "policy" as const, ...place, freezeRouter, shardSize, units, base, optimizer };
     if (critic === null) return [own];
-    const [{ shardSize }, others] = [critic.model, params.critic!.model.units];
-    return [own, { ...own, model: "critic", shardSize, units: others, base: null, optimizer: critic.optimizer }];
+    const other = { shardSize: critic.model.shardSize, units: params.critic!.model.units, base: null };
+    return [own, { ...own, ...other, model: "critic", optimizer: critic.optimizer }];
   }
 }
 
 /** What the ranks compute over, over one store: null where a rank is alone in it. The first serves the store. */
 async function createGroups(rank: number, { worldSize, mesh, store }: InitParams): Promise<Groups> {
   const { contextSize, expertSize } = mesh;
-  const join = (name: string, size: number, place: number) => {
+  const join = (prefix: string, size: number, place: number) => {
     if (size === 1) return null;
-    const options = {
-      ...store,
-      rank: place,
-      worldSize: size,
-      prefix: name,
-      serveStore: rank === 0 && name === "train",
-    };
-    return ProcessGroup.create(options);
+    const serveStore = rank === 0 && prefix === "train";
+    return ProcessGroup.create({ ...store, rank: place, worldSize: size, prefix, serveStore });
   };
   const [row, slot] = [Math.floor(rank / expertSize), rank % expertSize];
   return {

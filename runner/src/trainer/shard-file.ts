@@ -87,11 +87,8 @@ export async function openShard(directory: string, identity: ShardIdentity): Pro
   const { handle, path } = await namelessFile(tmpdir());
   const close = () => handle.close();
   try {
-    await gather(
-      files.map((file) => ({ file, ...readShard(file, identity) })),
-      identity,
-      handle,
-    );
+    const shards = files.map((file) => ({ file, ...readShard(file, identity) }));
+    await gather(shards, identity, handle);
     return { path, offset: 0, stepCount: first.stepCount, close };
   } catch (error) {
     await close();
@@ -172,13 +169,8 @@ function readShard(file: string, identity: ShardIdentity) {
       fix: "resume with the model that wrote it",
     });
   }
-  return {
-    metadata,
-    offset,
-    stepCount,
-    arraySize: entries[0]!.shape[0]!,
-    table: JSON.parse(metadata.table!) as Piece[],
-  };
+  const table = JSON.parse(metadata.table!) as Piece[];
+  return { metadata, offset, stepCount, arraySize: entries[0]!.shape[0]!, table };
 }
 
 /** Whether it holds weights of these parameters. */

@@ -19,7 +19,6 @@ export function rankInit(recipe: Recipe, folder: ModelFolder, loss: LossSpec): O
     critic: hasCritic ? criticParams(recipe, folder) : null,
     loss,
     mixture: { balanceCoef: recipe.actor.aux_loss_coef, replaysRoutes: recipe.train.routing_replay },
-    threads: 1,
   };
 }
 

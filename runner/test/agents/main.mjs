@@ -1,19 +1,13 @@
-// `npm run test:agents`: installs real SDKs and agents, bundles the tier (Node 20 reads no TypeScript) and runs it.
+// `npm run test:agents`: installs real SDKs and agents and runs the tier.
 import { fileURLToPath } from "node:url";
-import { endChildrenWithUs } from "../../../native/setup/run.mjs";
-import { bundleBeside } from "../../bench/bundle.mjs";
+import { endWithTier } from "../tier.mjs";
 import { install } from "./install.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
-await bundleBeside(import.meta.url, "tier");
-const { runTier } = await import("./dist/tier.js");
-endChildrenWithUs();
-const { code, line } = await runTier({
+await endWithTier(import.meta.url, {
   install,
   clients: here("clients"),
   tokenizer: here("../../src/data/fixtures/bytelevel"),
   only: process.argv[2] ?? "",
 });
-console.log(line);
-process.exit(code);

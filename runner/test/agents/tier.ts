@@ -13,6 +13,7 @@ import { Tokenizer } from "../../src/data/tokenizer.ts";
 import { deadlineMs, withDeadline } from "../../src/deadline.ts";
 import { messageOf } from "../../src/errors.ts";
 import { until } from "../processes.ts";
+import { Tally } from "../tally.ts";
 import { type Case, cases, type Places } from "./cases.ts";
 import { ScriptedEngine } from "./engine.ts";
 
@@ -48,7 +49,7 @@ const task: RolloutTask = {
 /** Prints a line a test; resolves with the exit code and the closing line. What it made goes with the process. */
 export async function runTier({ install, clients, tokenizer: source, only }: TierOptions) {
   const chosen = cases.filter(({ name }) => name.includes(only));
-  const counts = { passed: 0, failed: 0, skipped: 0 };
+  const tally = new Tally();
   const root = mkdtempSync(join(tmpdir(), "molt-agents-"));
   const [model, rollouts] = [join(root, "model"), join(root, "rollouts")];
   process.once("exit", () => {
@@ -60,21 +61,13 @@ export async function runTier({ install, clients, tokenizer: source, only }: Tie
     await writeModel(source, model);
     await mkdir(rollouts);
     const tokenizer = await Tokenizer.load(model);
-    for (const one of chosen) {
-      const started = Date.now();
-      const error: Error | undefined = await runCase(one, places, tokenizer, rollouts).catch((thrown) => thrown);
-      const result = error ? "failed" : "passed";
-      counts[result]++;
-      console.log(`${result}   ${one.name} (${((Date.now() - started) / 1000).toFixed(1)} s)`);
-      if (error) console.log(error.stack);
-    }
+    for (const one of chosen) await tally.check(one.name, () => runCase(one, places, tokenizer, rollouts));
   } catch (error) {
     const isNetwork = (error as { network?: boolean }).network === true;
-    counts[isNetwork ? "skipped" : "failed"] = chosen.length;
+    tally[isNetwork ? "skipped" : "failed"] = chosen.length;
     console.log(`${isNetwork ? "not run" : "failed"}: ${messageOf(error)}`);
   }
-  const line = `${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`;
-  return { line, code: counts.failed > 0 || chosen.length === 0 ? 1 : 0 };
+  return tally.end;
 }
 
 /** Qwen3's tokens beyond ChatML's, without which verifiers does not render for it. */

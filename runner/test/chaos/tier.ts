@@ -10,11 +10,11 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs, withDeadline } from "../../src/deadline.ts";
 import { uniform } from "../../src/engines/embedded/philox.ts";
-import { messageOf } from "../../src/errors.ts";
 import type { TimedEvent } from "../../src/telemetry/events.ts";
 import { foldRun } from "../../src/telemetry/fold.ts";
 import { readEvents } from "../../src/telemetry/log.ts";
-import { isAlive, until } from "../processes.ts";
+import { commandOf, isAlive, until } from "../processes.ts";
+import { Tally } from "../tally.ts";
 
 export interface TierOptions {
   /** The built command line. */
@@ -45,28 +45,15 @@ export async function runTier(options: TierOptions): Promise<{ code: number; lin
     chaos.end();
     rmSync(home, { recursive: true, force: true });
   });
-  const counts = { passed: 0, failed: 0 };
-  const check = async (name: string, body: () => Promise<void> | void) => {
-    try {
-      await body();
-      counts.passed++;
-      console.log(`passed   ${name}`);
-    } catch (error) {
-      counts.failed++;
-      console.log(`failed   ${name}\n${error instanceof Error ? error.stack : messageOf(error)}`);
-    }
-  };
-  await check("a warm-up, then kills", () => chaos.rage());
-  await check("the run goes on to its end", () => chaos.finish());
-  await check("each prompt is consumed once an epoch", () => chaos.consumedOnce());
-  await check(`the policy learned: above ${learned} held out`, () => chaos.learned());
-  await check("what was killed was started again, under its name", () => chaos.answered());
-  await check("no process, no file is left", () => chaos.nothingLeft());
+  const tally = new Tally();
+  await tally.check("a warm-up, then kills", () => chaos.rage());
+  await tally.check("the run goes on to its end", () => chaos.finish());
+  await tally.check("each prompt is consumed once an epoch", () => chaos.consumedOnce());
+  await tally.check(`the policy learned: above ${learned} held out`, () => chaos.learned());
+  await tally.check("what was killed was started again, under its name", () => chaos.answered());
+  await tally.check("no process, no file is left", () => chaos.nothingLeft());
   chaos.report();
-  return {
-    code: counts.failed > 0 ? 1 : 0,
-    line: `${counts.passed} passed, ${counts.failed} failed, 0 skipped`,
-  };
+  return tally.end;
 }
 
 class Chaos {
@@ -323,13 +310,5 @@ function childrenOf(pid: number): { pid: number; command: string }[] {
     });
   } catch {
     return []; // it has ended
-  }
-}
-
-function commandOf(pid: number): string {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
-  } catch {
-    return "";
   }
 }

@@ -1,8 +1,7 @@
 // `npm run test:ray`, `npm run test:slurm`: a real cluster of two nodes, which are network namespaces of this machine.
 import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
-import { endChildrenWithUs } from "../../../native/setup/run.mjs";
-import { bundleBeside } from "../../bench/bundle.mjs";
+import { endWithTier } from "../tier.mjs";
 import { install } from "./install.mjs";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -25,10 +24,5 @@ try {
   if (!error.network) throw error;
   notRun(`it could not be installed, for the network: ${error.message.split("\n").at(-1).trim()}`);
 }
-await bundleBeside(import.meta.url, "tier");
-const { runTier } = await import("./dist/tier.js");
-endChildrenWithUs();
 const cli = process.env.MOLT_CLI ?? here("../../dist/cli.js");
-const { code, line } = await runTier({ kind, bin, cli, recipes: here("../../../recipes") });
-console.log(line);
-process.exit(code);
+await endWithTier(import.meta.url, { kind, bin, cli, recipes: here("../../../recipes") });

@@ -10,7 +10,8 @@ import { deadlineMs } from "../../src/deadline.ts";
 import { messageOf } from "../../src/errors.ts";
 import { foldRun } from "../../src/telemetry/fold.ts";
 import { readEvents } from "../../src/telemetry/log.ts";
-import { isAlive, until } from "../processes.ts";
+import { commandOf, isAlive, until } from "../processes.ts";
+import { Tally } from "../tally.ts";
 import { hosts, killHost, makeHosts, processesOn, removeHosts } from "./hosts.ts";
 import { rayCluster } from "./ray.ts";
 import { slurmCluster } from "./slurm.ts";
@@ -52,29 +53,21 @@ export async function runTier(options: TierOptions): Promise<{ code: number; lin
     if (!process.env.MOLT_KEEP) rmSync(home, { recursive: true, force: true });
   });
   const tier = new Tier(options, cluster, home);
-  const counts = { passed: 0, failed: 0 };
+  const tally = new Tally();
   const check = async (name: string, body: () => Promise<void>) => {
-    const startedAt = performance.now();
-    const seconds = () => `${((performance.now() - startedAt) / 1000).toFixed(0)} s`;
-    try {
-      await body();
-      counts.passed++;
-      console.log(`passed   ${name} (${seconds()})`);
-    } catch (error) {
-      counts.failed++;
-      console.log(`failed   ${name} (${seconds()})\n${error instanceof Error ? error.stack : messageOf(error)}`);
-      console.log(tier.lastWords());
-    }
+    const before = tally.failed;
+    await tally.check(name, body);
+    if (tally.failed > before) console.log(tier.lastWords());
   };
   await check(`two nodes of ${options.kind}`, () => tier.begin());
-  if (counts.failed === 0) {
+  if (tally.failed === 0) {
     await check("a detached run has an engine and a rank on each node", () => tier.spreads());
     await check("it goes on to its end, though a node dies and comes back", () => tier.survives());
     if (cluster.hurry) await check("one that is told to save is queued again, and goes on", () => tier.requeues());
     await check("a run stops in order", () => tier.stops());
     await check("no process, no job, no file is left", () => tier.nothingLeft());
   }
-  return { code: counts.failed > 0 ? 1 : 0, line: `${counts.passed} passed, ${counts.failed} failed, 0 skipped` };
+  return tally.end;
 }
 
 class Tier {
@@ -220,11 +213,3 @@ eval: { steps: -1 }
 ckpt: { save_steps: 1 }
 ${launcher}
 `;
-
-function commandOf(pid: number): string {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
-  } catch {
-    return "";
-  }
-}

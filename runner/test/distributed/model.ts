@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { readDecoder } from "../../src/data/decoder.ts";
 import { readSafetensorsHeader } from "../../src/data/safetensors.ts";
 import { uniform } from "../../src/engines/embedded/philox.ts";
+import { sftLoss } from "../../src/trainer/fixtures/loss.ts";
 import type { RankGroupOptions } from "../../src/trainer/handle.ts";
 import type { StoredRow } from "../../src/trainer/packing.ts";
 import type { ModelSpec } from "../../src/trainer/protocol.ts";
@@ -50,16 +51,8 @@ export function initOf(kind: Kind, contextSize = 1, expertSize = 1, model: Parti
     ref: null,
     optimizer: { betas: [0, 0.95], eps: 0.01, weightDecay: 0.1, maxNorm: 1e9 },
     critic: null,
-    loss: {
-      name: "ppo",
-      epsClip: [0.2, 0.2],
-      dualClip: null,
-      entropyCoef: 0.01,
-      kl: { coef: 0, estimator: "k3", inReward: false },
-      correction: { level: "off", mode: "mask", gate: "ratio", threshold: [0.5, 5] },
-    },
+    loss: { ...sftLoss, name: "ppo", entropyCoef: 0.01 },
     mixture: { balanceCoef: 0.05, replaysRoutes: true },
-    threads: 1,
   };
 }
 

@@ -12,6 +12,7 @@ import { RankGroup, RankLost } from "../../src/trainer/handle.ts";
 import type { StoredRow } from "../../src/trainer/packing.ts";
 import type { ModelSpec } from "../../src/trainer/protocol.ts";
 import { trainUpdates } from "../../src/trainer/update.ts";
+import { Tally } from "../tally.ts";
 import { type Init, initOf, type Kind, ragged, readCheckpoint, rowsOf } from "./model.ts";
 
 const steps = 3;
@@ -37,24 +38,12 @@ interface Result {
 export async function runTier(pattern: RegExp): Promise<{ code: number; line: string }> {
   const home = mkdtempSync(join(tmpdir(), "molt-distributed-"));
   const tier = new Tier(home);
-  const counts = { passed: 0, failed: 0 };
+  const tally = new Tally();
   process.once("exit", () => rmSync(home, { recursive: true, force: true }));
   for (const [name, body] of tier.checks()) {
-    if (!pattern.test(name)) continue;
-    const startedAt = performance.now();
-    try {
-      const detail = await body();
-      counts.passed++;
-      console.log(`passed   ${name}: ${detail} (${((performance.now() - startedAt) / 1000).toFixed(1)} s)`);
-    } catch (error) {
-      counts.failed++;
-      console.log(`failed   ${name}\n${error instanceof Error ? error.stack : messageOf(error)}`);
-    } finally {
-      await tier.stop();
-    }
+    if (pattern.test(name)) await tally.check(name, () => body().finally(() => tier.stop()));
   }
-  const { passed, failed } = counts;
-  return { code: failed > 0 || passed === 0 ? 1 : 0, line: `${passed} passed, ${failed} failed, 0 skipped` };
+  return tally.end;
 }
 
 type Check = [name: string, body: () => Promise<string>];

@@ -1,7 +1,7 @@
 import { pathToFileURL } from "node:url";
-import type { Location, Position, Range } from "vscode-languageserver";
+import type { Location, Position } from "vscode-languageserver";
 import { type CodeIndex, type CodeName, type CodePlace, registryKinds } from "../../../../runner/src/code/index.ts";
-import { valueAt } from "../../../../runner/src/recipe/index.ts";
+import { fileStart, valueAt } from "../../../../runner/src/recipe/index.ts";
 import { occurrences, symbolAt } from "../navigation.ts";
 import { type Document, recipeOf, type Workspace } from "../workspace.ts";
 
@@ -40,13 +40,12 @@ export function recipesUsing(
     const value = isSupervised ? (kind === "loss" ? "sft" : undefined) : valueAt(edited.recipe, key);
     if (kind === "agent" ? !agents.includes(String(value)) : value !== name) return [];
     const place = isSupervised ? undefined : edited.provenance.get(key)?.place;
+    // A parent may give the value, or it is the default.
     return [{ uri: recipe.uri, range: place?.file === recipe.path ? place.range : fileStart }];
   });
 }
 
 const registryKeys = new Map(Object.entries(registryKinds).map(([key, kind]) => [kind, key]));
-/** For a value that a parent gives, or the default. */
-const fileStart: Range = { start: { line: 0, character: 0 }, end: { line: 0, character: 0 } };
 
 export function toLocation({ file, line, character, length }: CodePlace): Location {
   const range = { start: { line, character }, end: { line, character: character + length } };

@@ -1,19 +1,13 @@
 import { Tensor } from "molt-native";
 import { describe, expect, test } from "vitest";
+import { sftLoss } from "../../trainer/fixtures/loss.ts";
 import { objective } from "./objective.ts";
 import type { LossSpec } from "./policy-loss.ts";
 import { policyLosses } from "./registry.ts";
 
 // Values and gradients of whole updates are held against PyTorch float64 in `trainer/accumulate.test.ts`.
 const tensor = (values: number[]) => Tensor.from(Float32Array.from(values));
-const spec: LossSpec = {
-  name: "ppo",
-  epsClip: [0.2, 0.2],
-  dualClip: null,
-  entropyCoef: 0,
-  kl: { coef: 0, estimator: "k3", inReward: false },
-  correction: { level: "off", mode: "mask", gate: "ratio", threshold: [0.5, 5] },
-};
+const spec = { ...sftLoss, name: "ppo" };
 const names = Object.keys(policyLosses).filter((name) => name !== "sft");
 
 async function expectClose(actual: Tensor, expected: number[]): Promise<void> {

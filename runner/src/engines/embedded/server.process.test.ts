@@ -3,6 +3,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { Agent, fetch } from "undici";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { until } from "../../../test/processes.ts";
 import { withDeadline } from "../../deadline.ts";
 import { type Served, serveScripted } from "../fixtures/served.ts";
 
@@ -30,13 +31,6 @@ afterEach(async () => {
 
 const connections = () =>
   new Promise<number>((resolve) => served.app.server.getConnections((_, count) => resolve(count)));
-
-async function until(what: string, holds: () => boolean | Promise<boolean>) {
-  const poll = async () => {
-    while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10));
-  };
-  await withDeadline(poll(), 30, what);
-}
 
 // Every request has a connection of its own: one that is kept could bring the answer that it got for being idle.
 const dispatcher = new Agent({ pipelining: 0 });

@@ -64,22 +64,17 @@ export function placementLine(recipe: Recipe, { nodes, ranks, engines }: Placeme
 /** Who is on which node, where there are several: nodes that follow each other with as many of each in one line. */
 export function nodeRows({ nodes, ranks, engines }: Placement): [name: string, value: string][] {
   if (nodes === 1) return [];
-  const on = (places: Place[], node: number) => places.flatMap((place, index) => (place.node === node ? [index] : []));
-  const kinds = Array.from({ length: nodes }, (_, node) => {
-    const [ownRanks, ownEngines] = [on(ranks, node), on(engines, node)];
-    const parts = [
-      [count(ownRanks.length, "rank"), ownRanks.length] as const,
-      [count(ownEngines.length, "engine"), ownEngines.length] as const,
-    ];
-    const words = parts.flatMap(([text, length]) => (length > 0 ? [text] : []));
-    return words.length > 0 ? words.join(", ") : "the rest of an engine";
-  });
-  const rows: [string, string][] = [];
-  for (let first = 0; first < nodes; ) {
-    const next = kinds.findIndex((kind, node) => node > first && kind !== kinds[first]);
-    const last = next < 0 ? nodes - 1 : next - 1;
-    rows.push(last > first ? [`nodes ${first} to ${last}`, `${kinds[first]} each`] : [`node ${first}`, kinds[first]!]);
-    first = last + 1;
+  const on = (places: Place[], node: number) => places.filter((place) => place.node === node).length;
+  const rows: { first: number; last: number; kind: string }[] = [];
+  for (let node = 0; node < nodes; node++) {
+    const counts = { rank: on(ranks, node), engine: on(engines, node) };
+    const words = Object.entries(counts).flatMap(([one, number]) => (number > 0 ? [count(number, one)] : []));
+    const kind = words.join(", ") || "the rest of an engine";
+    const before = rows.at(-1);
+    if (before?.kind === kind) before.last = node;
+    else rows.push({ first: node, last: node, kind });
   }
-  return rows;
+  return rows.map(({ first, last, kind }) =>
+    last > first ? [`nodes ${first} to ${last}`, `${kind} each`] : [`node ${first}`, kind],
+  );
 }

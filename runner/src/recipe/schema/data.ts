@@ -2,6 +2,7 @@ import { z } from "zod";
 import { files, key, optionalKey, path, positiveInteger, positiveNumber, section } from "./key.ts";
 
 const column = z.string().min(1);
+const curricula = z.enum(["off", "solve_rate"]);
 
 export const data = section("The dataset and how its rows become prompts.", {
   prompt_dataset: optionalKey(files, "JSONL, JSON, CSV or Parquet file of the training rows, or a list of such.", {
@@ -26,14 +27,9 @@ export const data = section("The dataset and how its rows become prompts.", {
   max_samples: optionalKey(positiveInteger, "Rows taken of each file, the first; null takes all.", {
     unit: "rows",
   }),
-  curriculum: key(
-    z.enum(["off", "solve_rate"]),
-    "off",
-    "Which prompts of an epoch come first: any, or those solved at times.",
-    {
-      metrics: ["groups_without_signal"],
-    },
-  ),
+  curriculum: key(curricula, "off", "Which prompts of an epoch come first: any, or those solved at times.", {
+    metrics: ["groups_without_signal"],
+  }),
   epochs: key(positiveInteger, 1, "Passes over the dataset when run.steps is null.", { unit: "passes" }),
   chat_template: optionalKey(path, "Jinja file in place of the tokenizer's chat template.", {
     path: "recipe",

@@ -1,7 +1,8 @@
 import { z } from "zod";
 import type { KeyMeta } from "./key.ts";
 
-interface JsonType {
+/** What is read of a JSON schema. */
+export interface JsonType {
   type?: string | string[];
   enum?: string[];
   const?: unknown;

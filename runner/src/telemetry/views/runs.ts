@@ -1,8 +1,7 @@
-import { join } from "node:path";
 import { isAtWork, jobOf } from "../../launchers/slurm-job.ts";
 import { listRuns, ownerOf } from "../find-run.ts";
-import { emptyRun, foldRun } from "../fold.ts";
-import { readEvents } from "../log.ts";
+import { emptyRun } from "../fold.ts";
+import { readRun } from "../log.ts";
 import { fixed, table } from "./lines.ts";
 
 /**
@@ -11,7 +10,7 @@ import { fixed, table } from "./lines.ts";
  */
 export function runRows(root: string) {
   return listRuns(root).map(({ id, path, writtenAt }) => {
-    const { state, step, totalSteps, steps, evals } = readRun(path);
+    const { state, step, totalSteps, steps, evals } = readOrNot(path);
     const isLeft = state === "running" && ownerOf(path) === null;
     const job = isLeft ? jobOf(path) : null;
     const lacking = job === null ? "died" : "queued";
@@ -22,9 +21,9 @@ export function runRows(root: string) {
   });
 }
 
-function readRun(path: string) {
+function readOrNot(path: string) {
   try {
-    return foldRun(readEvents(join(path, "events.ndjson")));
+    return readRun(path);
   } catch {
     return { ...emptyRun(), state: "unreadable" };
   }
