@@ -23,7 +23,8 @@ ServedWeights::ServedWeights(
       parameters_.emplace_back(slot.parameter.name, slot.in(flat));
       unitOf_.push_back(units_.size());
     }
-    auto& unit = units_.emplace_back(Unit{.weights = layout.weightsOf(flat)});
+    auto& unit = units_.emplace_back();
+    unit.weights = layout.weightsOf(flat);
     unit.parameters = layout.slots.size();
     const auto project = [&](const std::string& role, const at::Tensor& weight) {
       const auto* bias = unit.weights.find(role + "_bias");

@@ -20,8 +20,8 @@ class ServedWeights {
 
   /// Every parameter by name, in the units' order.
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
-  /// New values: each parameter's are put, in any order, then `finish` makes it whole. A unit is packed when all of it is
-  /// there, while others may yet come; the head, whose matrix may be the first unit's, at the end.
+  /// New values: each parameter's are put, in any order, then `finish` makes it whole. A unit is packed when all of it
+  /// is there, while others may yet come; the head, whose matrix may be the first unit's, at the end.
   void begin();
   void put(size_t parameter, const at::Tensor& values);
   void finish();
