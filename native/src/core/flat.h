@@ -37,7 +37,7 @@ struct FlatLayout {
 /// of their number). Methods marked collective must be called by every rank in the same order.
 class FlatShard {
  public:
-  /// dtype: what the unit computes in. deferReduce: whole gradients are kept until `finishReduce`.
+  /// dtype: what the unit computes in. deferReduce: whole gradients are kept until `reduceDeferred`.
   FlatShard(
       const std::vector<ParameterDescription>& parameters,
       std::shared_ptr<ProcessGroup> group,
