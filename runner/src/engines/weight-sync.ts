@@ -84,8 +84,10 @@ async function bringAll(options: SyncOptions): Promise<string> {
   const engines = fleet.router.alive(pools);
   try {
     const checksum = await attempt(options, engines).catch((error) => {
+      const left = engines.filter((engine) => isAlive(options, engine));
+      if (left.length === 0) throw error;
       log(`weight sync to version ${version} failed, trying each engine by itself: ${messageOf(error)}`);
-      return tryEach(options, engines);
+      return tryEach(options, left);
     });
     for (const engine of engines) fleet.router.admit(engine);
     return checksum;
@@ -103,19 +105,22 @@ export async function joinEngine(options: SyncOptions, engine: Engine): Promise<
   if (checksum !== null) options.fleet.router.admit(engine, options.version);
 }
 
+function isAlive({ fleet }: SyncOptions, engine: Engine): boolean {
+  return fleet.router.alive().some(({ url }) => url === engine.url);
+}
+
 async function tryEach(options: SyncOptions, engines: Engine[]): Promise<string> {
   const { fleet, version } = options;
   const failures: string[] = [];
   let checksum: string | null = null;
-  const isAlive = (engine: Engine) => fleet.router.alive().some(({ url }) => url === engine.url);
-  for (const engine of engines.filter(isAlive)) {
+  for (const engine of engines) {
     try {
       checksum = await attempt(options, [engine]);
     } catch (error) {
       const reason = `weight sync to version ${version} failed: ${messageOf(error)}`;
       failures.push(`engine ${engine.engine} (${engine.url}): ${messageOf(error)}`);
       // Not one that has died and been started again meanwhile.
-      if (isAlive(engine)) await fleet.drop(engine.engine, reason);
+      if (isAlive(options, engine)) await fleet.drop(engine.engine, reason);
     }
   }
   if (checksum !== null) return checksum;

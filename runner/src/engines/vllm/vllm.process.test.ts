@@ -265,6 +265,12 @@ describe("BroadcastTransport", () => {
     expect(await started.client.weightVersion(lease.url, { timeoutSeconds: 10 })).toBe("1");
   });
 
+  it("says why where none may be started again", async () => {
+    const { ranks, sync } = broadcaster(await startFleet(2, { start: command(), maxRestarts: 0 }));
+    ranks.broken = 1;
+    await expect(sync(1)).rejects.toThrow("a peer is gone");
+  });
+
   it.each([
     ["", ["init", "update", "shutdown", "init", "update"]],
     ["shutdown", ["init", "update", "init", "update"]],
