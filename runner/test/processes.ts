@@ -1,5 +1,5 @@
 /** What tests of processes share. */
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { deadlineMs } from "../src/deadline.ts";
 
 /** False for a zombie too: it has ended, whoever is to notice. */
@@ -13,6 +13,19 @@ export function commandOf(pid: number): string {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
   } catch {
     return "";
+  }
+}
+
+/** Process ids, in the order of their start; none once it has ended. */
+export function childrenOf(pid: number): number[] {
+  try {
+    const threads = readdirSync(`/proc/${pid}/task`);
+    return threads.flatMap((thread) => {
+      const pids = readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").trim();
+      return pids === "" ? [] : pids.split(" ").map(Number);
+    });
+  } catch {
+    return [];
   }
 }
 

@@ -7,7 +7,7 @@ import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { pythonPath } from "../../../native/setup/locate.mjs";
-import { isAlive, until } from "../../test/processes.ts";
+import { childrenOf, commandOf, isAlive, until } from "../../test/processes.ts";
 import { deadlineMs } from "../deadline.ts";
 import { EngineClient } from "../engines/client.ts";
 import { EngineFleet } from "../engines/fleet.ts";
@@ -100,12 +100,7 @@ function knownRuns(): string[] {
 
 /** Processes below `pid`, each with its command line. */
 function descendants(pid: number): { pid: number; command: string }[] {
-  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim();
-  const pids = children === "" ? [] : children.split(" ").map(Number);
-  return pids.flatMap((child) => [
-    { pid: child, command: readFileSync(`/proc/${child}/cmdline`, "utf8").replaceAll("\0", " ") },
-    ...descendants(child),
-  ]);
+  return childrenOf(pid).flatMap((child) => [{ pid: child, command: commandOf(child) }, ...descendants(child)]);
 }
 
 async function expectGone(processes: { pid: number; command: string }[]): Promise<void> {

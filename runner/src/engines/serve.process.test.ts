@@ -1,4 +1,4 @@
-import { execFileSync, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Model, ProcessGroup } from "molt-native";
 import { afterEach, beforeAll, describe, expect, it, onTestFinished } from "vitest";
-import { isAlive, until } from "../../test/processes.ts";
+import { childrenOf, commandOf, isAlive, until } from "../../test/processes.ts";
 import { readModelFolder } from "../data/model-folder.ts";
 import { withDeadline } from "../deadline.ts";
 import { deferred } from "../deferred.ts";
@@ -253,8 +253,7 @@ function syncTo(...given: Parameters<typeof syncOptions>) {
 
 /** Process ids of engines, in the order of their start. */
 function enginePids(): number[] {
-  const lines = execFileSync("pgrep", ["-P", String(process.pid), "-f", "serve --model"], { encoding: "utf8" });
-  return lines.trim().split("\n").map(Number);
+  return childrenOf(process.pid).filter((pid) => commandOf(pid).includes("serve --model"));
 }
 
 async function expectWeightsOfModel(fleet: EngineFleet, engine: number, version: number): Promise<void> {
@@ -365,15 +364,14 @@ describe("EngineFleet", () => {
     process.kill(enginePids()[0]!, "SIGSTOP"); // it takes its time to end
     const dropped = fleet.drop(0, "it is silent");
     await fleet.stop();
-    expect(enginePids).toThrow();
+    expect(enginePids()).toEqual([]);
     await dropped;
   });
 
   it("leaves no process when a start fails", async () => {
     const options = { start: embeddedEngine(modelFolder, [], 60), version: 0, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 2, ...options })).rejects.toThrow("holds no weights");
-    // pgrep finds nothing, which it says by failing.
-    expect(enginePids).toThrow();
+    expect(enginePids()).toEqual([]);
   });
 
   it("does not wait for ever for an engine that never listens", async () => {

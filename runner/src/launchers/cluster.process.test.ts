@@ -1,10 +1,9 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import WebSocket, { WebSocketServer } from "ws";
-import { isAlive, until } from "../../test/processes.ts";
+import { childrenOf, isAlive, until } from "../../test/processes.ts";
 import { deferred } from "../deferred.ts";
 import { pack } from "../encoding.ts";
 import { tinyInit } from "../trainer/fixtures/tiny.ts";
@@ -64,9 +63,6 @@ async function start(changed: Partial<ClusterOptions> = {}) {
   clusters.push(cluster);
   return { cluster, launcher, events, ready: () => cluster.ready(new AbortController().signal) };
 }
-
-const childrenOf = (pid: number) =>
-  readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim().split(" ").filter(Boolean).map(Number);
 
 describe("a cluster of two nodes", () => {
   test("trains over both as over one machine, and leaves no process", async () => {

@@ -4,7 +4,7 @@
  */
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -13,7 +13,7 @@ import { uniform } from "../../src/engines/embedded/philox.ts";
 import type { TimedEvent } from "../../src/telemetry/events.ts";
 import { foldRun } from "../../src/telemetry/fold.ts";
 import { readEvents } from "../../src/telemetry/log.ts";
-import { commandOf, isAlive, until } from "../processes.ts";
+import { childrenOf, commandOf, isAlive, until } from "../processes.ts";
 import { Tally } from "../tally.ts";
 
 export interface TierOptions {
@@ -219,9 +219,9 @@ class Chaos {
   }
 
   private killChild(verb: string): void {
-    const found = childrenOf(this.controller!.pid!).filter(({ command }) => command.includes(verb));
+    const found = childrenOf(this.controller!.pid!).filter((pid) => commandOf(pid).includes(verb));
     const chosen = found[Math.floor(this.draw() * found.length)];
-    if (chosen) process.kill(chosen.pid, "SIGKILL");
+    if (chosen !== undefined) process.kill(chosen, "SIGKILL");
     else this.kills.pop(); // it is between two lives
   }
 
@@ -258,7 +258,7 @@ class Chaos {
     const { pid } = this.controller!;
     if (pid === undefined) return;
     this.known.add(pid);
-    for (const child of childrenOf(pid)) this.known.add(child.pid);
+    for (const child of childrenOf(pid)) this.known.add(child);
   }
 
   private async ended(seconds: number): Promise<number | null> {
@@ -300,15 +300,3 @@ train: { agent_path: agent.ts }
 engine: { count: 2 }
 ckpt: { save_steps: 5 }
 `;
-
-function childrenOf(pid: number): { pid: number; command: string }[] {
-  try {
-    const pids = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim();
-    return pids.split(" ").flatMap((text) => {
-      const child = Number(text);
-      return text === "" ? [] : [{ pid: child, command: commandOf(child) }];
-    });
-  } catch {
-    return []; // it has ended
-  }
-}
