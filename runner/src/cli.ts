@@ -57,6 +57,7 @@ const verbs: Record<string, () => Promise<(...given: never[]) => unknown>> = {
     return (options: ServeOptions) => serveCommand(options, version());
   },
   node: async () => (await import("./commands/node.ts")).nodeCommand,
+  gate: async () => (await import("./launchers/gate.ts")).gateCommand,
   rank: async () => (await import("./trainer/rank.ts")).rankCommand,
 };
 
@@ -175,6 +176,9 @@ function addProcessVerbs(program: Command): void {
     .option("--api-key <key>", "asked of every request but /health (environment: MOLT_API_KEY)");
   const node = "one machine of a run on several, which launchers start (token: MOLT_TOKEN)";
   plainVerb(program, "node", node).requiredOption("--join <url>", "of the controller");
+  plainVerb(program, "gate", "", { hidden: true })
+    .requiredOption("--host <address>")
+    .requiredOption("--to <port>", "", integer);
   plainVerb(program, "rank", "", { hidden: true })
     .requiredOption("--controller <url>")
     .requiredOption("--rank <number>", "", integer);

@@ -4,7 +4,7 @@ import { deadlineMs, withDeadline } from "../deadline.ts";
 import { deferred, failure } from "../deferred.ts";
 import { messageOf } from "../errors.ts";
 import type { ChildOptions } from "../launchers/child.ts";
-import type { Seat } from "../launchers/node.ts";
+import { loopback, type Seat } from "../launchers/node.ts";
 import { indented } from "../lists.ts";
 import type { EngineClient } from "./client.ts";
 
@@ -38,20 +38,9 @@ const missedLooks = 3;
 export function embeddedEngine(model: string, args: string[], seconds: number): StartEngine {
   return async (engine, context) => {
     const { client, seat } = context;
-    const listening = deferred<string>();
-    const answering = async () => {
-      const url = await listening.promise;
-      await client.health(url, { timeoutSeconds: callSeconds });
-      return url;
-    };
-    const child = {
-      name: `engine ${engine}`,
-      args: ["serve", "--model", model, "--host", seat.node.address, "--port", "0", ...args],
-      onLine: (line: string) => {
-        if (line.startsWith('{"listening":')) listening.resolve(JSON.parse(line).listening);
-      },
-    };
-    return startChild(child, answering, seconds, context);
+    const words = ["serve", "--model", model, "--host", seat.node.address, "--port", "0", ...args];
+    const answering = (url: string) => client.health(url, { timeoutSeconds: callSeconds });
+    return startListening(`engine ${engine}`, words, answering, seconds, context);
   };
 }
 
@@ -63,19 +52,29 @@ export interface EngineCommand {
   newer: string[];
 }
 
-/** Control routes have no authentication: it listens where its node does, which is this machine alone if it can be. */
+/** Its control routes ask for no key: it listens on its node alone, and is reached from others through a gate. */
 export function commandEngine({ words, env, newer }: EngineCommand, seconds: number): StartEngine {
   let known = newer;
   const start: StartEngine = async (engine, context) => {
     const { client, seat, signal } = context;
     const [program, ...args] = [...words, ...known] as [string, ...string[]];
-    const [host, port] = [seat.node.address, await seat.node.freePort()];
-    const place = ["--host", host, "--port", String(port)];
+    const port = await seat.node.freePort();
+    const place = ["--host", loopback, "--port", String(port)];
     const child = { name: `engine ${engine}`, program, args: [...args, ...place], env };
-    const answering = (over: AbortSignal) => untilHealthy(client, `http://${host}:${port}`, over);
+    const gate = await startGate(engine, port, seconds, context);
+    const answering = (over: AbortSignal) => Promise.race([untilHealthy(client, gate.url, over), gate.died]);
     try {
-      return await startChild(child, answering, seconds, context);
+      const running = await startChild(child, answering, seconds, context);
+      // One does not outlive the other.
+      running.died.catch(() => gate.stop(dropSeconds));
+      gate.died.catch(() => running.stop(dropSeconds));
+      const stop = async (graceSeconds: number) => {
+        await running.stop(graceSeconds);
+        await gate.stop(graceSeconds);
+      };
+      return { url: gate.url, died: Promise.race([running.died, gate.died]), stop };
     } catch (error) {
+      await gate.stop(dropSeconds);
       const unknown = /unrecognized arguments: (.*)/.exec(messageOf(error))?.[1]?.split(" ") ?? [];
       if (signal.aborted || !known.some((word) => unknown.includes(word))) throw error;
       known = known.filter((word) => !unknown.includes(word));
@@ -95,6 +94,36 @@ export function attachedEngine(urls: string[], seconds: number): StartEngine {
     watchHealth(client, url, stopped.signal).catch((error) => stopped.signal.aborted || reject(error));
     return { url, died, stop: async () => stopped.abort() };
   };
+}
+
+/** What other machines need to reach that port of the engine's node. */
+async function startGate(engine: number, port: number, seconds: number, context: StartContext): Promise<RunningEngine> {
+  const { address } = context.seat.node;
+  if (address === loopback) {
+    return { url: `http://${loopback}:${port}`, died: failure().promise, stop: async () => {} };
+  }
+  const words = ["gate", "--host", address, "--to", String(port)];
+  return startListening(`the gate of engine ${engine}`, words, async () => {}, seconds, context);
+}
+
+/** One of our own processes that says where it listens. */
+function startListening(
+  name: string,
+  args: string[],
+  answering: (url: string) => Promise<void>,
+  seconds: number,
+  context: StartContext,
+): Promise<RunningEngine> {
+  const listening = deferred<string>();
+  const onLine = (line: string) => {
+    if (line.startsWith('{"listening":')) listening.resolve(JSON.parse(line).listening);
+  };
+  const heard = async () => {
+    const url = await listening.promise;
+    await answering(url);
+    return url;
+  };
+  return startChild({ name, args, onLine }, heard, seconds, context);
 }
 
 async function startChild(

@@ -22,7 +22,7 @@ export interface Seat {
   env?: Record<string, string>;
 }
 
-const loopback = "127.0.0.1";
+export const loopback = "127.0.0.1";
 
 /** The controller's own machine: nothing of it is reached from outside. */
 export const localNode: Node = {

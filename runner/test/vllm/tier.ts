@@ -16,6 +16,7 @@ import type { Transport } from "../../src/engines/transfer/transport.ts";
 import type { GenerateResult } from "../../src/engines/types.ts";
 import { syncWeights } from "../../src/engines/weight-sync.ts";
 import { messageOf } from "../../src/errors.ts";
+import { localNode, type Seat } from "../../src/launchers/node.ts";
 import { startRanks } from "../../src/loop/parts.ts";
 import { loadRecipe, type Recipe } from "../../src/recipe/index.ts";
 import { foldRun } from "../../src/telemetry/fold.ts";
@@ -85,6 +86,12 @@ const tests: [name: string, body: (places: Places) => Promise<void>][] = [
   ],
 ];
 
+/** As on a cluster: behind a gate, and with its key. */
+function elsewhere(): Seat {
+  process.env.MOLT_API_KEY ??= "a key of this tier";
+  return { node: { ...localNode, address: "127.0.0.2" }, env: { VLLM_API_KEY: process.env.MOLT_API_KEY } };
+}
+
 /** A vLLM with what trains its policy. */
 interface Trained {
   fleet: EngineFleet;
@@ -128,7 +135,7 @@ class Places {
   async serve(model: "dense" | "mixture"): Promise<EngineFleet> {
     const loaded = this.load(model);
     const options = fleetOf(loaded.recipe, loaded.path, "random");
-    const fleet = await EngineFleet.start({ ...options, emit: () => {} });
+    const fleet = await EngineFleet.start({ ...options, seatOf: async () => elsewhere(), emit: () => {} });
     this.open.push(() => fleet.stop());
     return fleet;
   }

@@ -3,8 +3,8 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "nod
 import { networkInterfaces, tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { isAlive, until } from "../../../test/processes.ts";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { childrenOf, commandOf, isAlive, until } from "../../../test/processes.ts";
 import { withDeadline } from "../../deadline.ts";
 import { deferred } from "../../deferred.ts";
 import { freePort } from "../../launchers/free-port.ts";
@@ -22,6 +22,8 @@ import { probeVllm, type VllmNeeds } from "./probe.ts";
 const fake = fileURLToPath(new URL("../fixtures/fake-vllm.mjs", import.meta.url));
 const model = fileURLToPath(new URL("../fixtures/tiny-model", import.meta.url));
 
+/** Of the run, where its engines are on other machines. */
+const key = "a key of the run";
 let folder: string;
 let fleet: EngineFleet | null;
 const told: EngineEvent[] = [];
@@ -32,6 +34,7 @@ beforeEach(() => {
 });
 afterEach(async () => {
   await fleet?.stop();
+  vi.unstubAllEnvs();
   rmSync(folder, { recursive: true, force: true });
 });
 
@@ -41,6 +44,8 @@ function command(lacks = "", seconds = 30, flags: string[] = []) {
   const words = [process.execPath, fake, model, ...flags];
   return commandEngine({ words, env, newer: ["--enable-scale-out"] }, seconds);
 }
+
+const pidsOf = (words: string) => childrenOf(process.pid).filter((pid) => commandOf(pid).includes(words));
 
 function probe(needs: Partial<VllmNeeds> = {}): FleetOptions["probe"] {
   return (client, url) => probeVllm(client, url, { nccl: false, replicas: 1, ...needs });
@@ -52,6 +57,11 @@ async function startFleet(count: number, more: Partial<FleetOptions> = {}): Prom
   fleet = await EngineFleet.start({ ...options, ...more });
   return fleet;
 }
+
+/** Of the first interface that is not for this machine alone. */
+const ownAddress = Object.values(networkInterfaces())
+  .flatMap((addresses) => addresses ?? [])
+  .find(({ family, internal }) => family === "IPv4" && !internal)?.address;
 
 describe("an engine of a command", () => {
   it("serves once it is healthy, under the version that it is given, and ends with the fleet", async () => {
@@ -84,6 +94,30 @@ describe("an engine of a command", () => {
     // That version serves the route of itself; the fake does not, which the probe would say.
     const { urls } = await startFleet(1, { start: command("scale-out"), probe: undefined });
     expect(urls).toHaveLength(1);
+  });
+
+  it("is reached from other machines through a gate that asks for the run's key, and not beside it", async () => {
+    vi.stubEnv("MOLT_API_KEY", key);
+    // Where there is no network, an address that vLLM does not listen at does as well.
+    const node = { ...localNode, address: ownAddress ?? "127.0.0.2" };
+    const { urls, client } = await startFleet(1, { seatOf: async () => ({ node }) });
+    const [url] = urls as [string];
+    expect(new URL(url).hostname).toBe(node.address);
+    expect(await client.weightVersion(url, { timeoutSeconds: 10 })).toBe("0");
+    for (const path of ["health", "metrics", "weight_info"]) expect((await fetch(`${url}/${path}`)).status).toBe(401);
+    const [gate, engine] = ["gate --host", fake].map((words) => pidsOf(words)[0]!);
+    const port = /--port (\d+)/.exec(commandOf(engine!))![1];
+    expect((await fetch(`http://127.0.0.1:${port}/health`)).status).toBe(200);
+    await expect(fetch(`http://${node.address}:${port}/health`)).rejects.toThrow();
+    // One does not outlive the other.
+    process.kill(engine!, "SIGKILL");
+    await until("the gate to end", () => !isAlive(gate!));
+    await until("another engine", () => told.some(({ state }) => state === "restarted"));
+    const [nextGate, next] = ["gate --host", fake].map((words) => pidsOf(words)[0]!);
+    process.kill(nextGate!, "SIGKILL");
+    await until("the engine to end", () => !isAlive(next!));
+    await fleet!.stop();
+    expect([...pidsOf("gate --host"), ...pidsOf(fake)]).toEqual([]);
   });
 
   it("ends with all that it started when the runner is killed, though it does not heed", async () => {
@@ -218,15 +252,11 @@ function broadcaster(started: EngineFleet) {
   const vllm = { dtype: "bfloat16", canary } as const;
   const transport = new BroadcastTransport({ client, ranks, units, deadlineSeconds: 20, vllm });
   const options = { ...syncer(ranks, started)(1), transport };
+  const headers = { authorization: `Bearer ${key}` };
   const told = (): Promise<unknown[][]> =>
-    Promise.all(started.urls.map(async (url) => (await (await fetch(`${url}/told`)).json()) as unknown[]));
+    Promise.all(started.urls.map(async (url) => (await (await fetch(`${url}/told`, { headers })).json()) as unknown[]));
   return { ranks, transport, told, sync: (version: number) => syncWeights({ ...options, version }) };
 }
-
-/** Of the first interface that is not for this machine alone. */
-const ownAddress = Object.values(networkInterfaces())
-  .flatMap((addresses) => addresses ?? [])
-  .find(({ family, internal }) => family === "IPv4" && !internal)?.address;
 
 describe("BroadcastTransport", () => {
   it("joins vLLM's own group as rank 0, with a place for each of the engines' workers, and sends packed", async () => {
@@ -287,6 +317,7 @@ describe("BroadcastTransport", () => {
   );
 
   it.skipIf(ownAddress === undefined)("meets engines on other machines where these reach this one", async () => {
+    vi.stubEnv("MOLT_API_KEY", key);
     const node = { ...localNode, address: ownAddress! };
     const started = await startFleet(1, { seatOf: async () => ({ node }) });
     const { ranks, sync, told } = broadcaster(started);
