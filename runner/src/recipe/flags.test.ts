@@ -31,6 +31,7 @@ describe("flags are the recipe's keys", () => {
     [["--run.seed", "1", "--run.seed=2"], "--run.seed is given twice"],
     [["--run.stpes", "1"], "unknown flag '--run.stpes': did you mean '--run.steps'?"],
     [["--lr", "1"], "unknown flag '--lr': did you mean '--actor.adam.lr'?"],
+    [["--actor.lrr", "1"], "unknown flag '--actor.lrr': did you mean '--actor.adam.lr'?"],
     [["--jsn"], "unknown flag '--jsn': did you mean '--json'?"],
     [["-run.seed", "1"], "unknown flag '-run.seed': did you mean '--run.seed'?"],
     [["--qqqqqqqq"], "unknown flag '--qqqqqqqq'\n  fix: flags are the recipe's keys, such as --run.steps 100"],

@@ -1,6 +1,6 @@
 import { fileError, usageError } from "../errors.ts";
 import { recipeKeys } from "./schema.ts";
-import { editDistance, nearest, splitKey, tolerance } from "./suggest.ts";
+import { best, editDistance, nearest, splitKey } from "./suggest.ts";
 
 /** Flags are recipe keys: `--actor.adam.lr 1e-3`, `--algo.advantage.estimator=rloo`, `--actor.adam.betas 0.9,0.95`. */
 export function splitArguments(words: string[]): { positionals: string[]; flags: Record<string, string> } {
@@ -33,12 +33,14 @@ function knownKey(flag: string): string {
   });
 }
 
-/** By the whole dotted name, or by its last part alone. */
+/** By the whole dotted name, or by its last part alone, which may be farther off below the section that was named. */
 export function nearestKey(name: string): string | undefined {
   const whole = nearest(name, [...recipeKeys.keys(), "json", "help"]);
   if (whole !== undefined) return whole;
-  const { leaf } = splitKey(name);
-  return [...recipeKeys.keys()].find((key) => editDistance(splitKey(key).leaf, leaf) < tolerance(leaf));
+  const { parent, leaf } = splitKey(name);
+  return best(leaf, recipeKeys.keys(), (key) => {
+    return editDistance(leaf, splitKey(key).leaf) + (parent !== "" && key.startsWith(`${parent}.`) ? 0 : 1);
+  });
 }
 
 function takesNext(key: string, next: string | undefined): boolean {

@@ -15,7 +15,7 @@ export function editDistance(a: string, b: string): number {
 }
 
 /** How many edits still look like a slip. */
-export function tolerance(word: string): number {
+function tolerance(word: string): number {
   if (word.length <= 3) return 1;
   return word.length <= 7 ? 2 : 3;
 }
@@ -25,7 +25,12 @@ export function nearest(word: string, candidates: Iterable<string>): string | un
   return best(word, candidates, (candidate) => editDistance(word.toLowerCase(), candidate.toLowerCase()));
 }
 
-function best(word: string, candidates: Iterable<string>, score: (candidate: string) => number): string | undefined {
+/** The candidate of least score, if that is no more than a slip's. */
+export function best(
+  word: string,
+  candidates: Iterable<string>,
+  score: (candidate: string) => number,
+): string | undefined {
   let found: string | undefined;
   let least = tolerance(word) + 1;
   for (const candidate of candidates) {
