@@ -13,7 +13,6 @@ const severities = { alarm: vscode.DiagnosticSeverity.Warning, advice: vscode.Di
 
 /** In a recipe's editor: what its newest run says, beside the keys. A run is followed while its recipe is open. */
 export class LiveValues implements vscode.Disposable {
-  private readonly services: Services;
   /** By the recipe's path. */
   private readonly followed = new Map<string, { directory: string; run: OpenRun }>();
   private readonly alarms = vscode.languages.createDiagnosticCollection("molt-runs");
@@ -21,8 +20,7 @@ export class LiveValues implements vscode.Disposable {
   private readonly disposables: vscode.Disposable[];
   private timer: NodeJS.Timeout | undefined;
 
-  constructor(services: Services) {
-    this.services = services;
+  constructor(private readonly services: Services) {
     const soon = () => this.soon();
     const provideCodeLenses = (document: vscode.TextDocument) => this.lenses(document);
     const provider = { onDidChangeCodeLenses: this.changed.event, provideCodeLenses };

@@ -28,12 +28,9 @@ const sliceMs = 15;
 export class RolloutIndex {
   /** In the order in which they were stored. */
   private rows: view.RolloutRow[] = [];
-  private readonly directory: string;
   private reading: Promise<void> = Promise.resolve();
 
-  constructor(directory: string) {
-    this.directory = directory;
-  }
+  constructor(private readonly directory: string) {}
 
   find(id: string): view.RolloutRow | undefined {
     return this.rows.findLast(({ rollout, group }) => rollout === id || group === id);

@@ -15,10 +15,8 @@ export interface Runner extends Located {
 
 /** No runner is installed where a file could use it. */
 export class MissingRunner extends Error {
-  readonly uri: Uri;
-  constructor(uri: Uri) {
+  constructor(readonly uri: Uri) {
     super("molt-runner is not installed in this folder or above it, and molt.runnerPath names none");
-    this.uri = uri;
   }
 }
 

@@ -156,12 +156,9 @@ class Follower {
   source: "live" | "log" = "log";
   readonly listeners = new Set<Listener>();
   private stop = new AbortController();
-  private readonly directory: string;
   private isAtWork = false;
 
-  constructor(directory: string) {
-    this.directory = directory;
-  }
+  constructor(private readonly directory: string) {}
 
   async start(): Promise<void> {
     if (this.isAtWork) return;

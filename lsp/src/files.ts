@@ -29,12 +29,9 @@ export class Files implements CodeWorkspace {
   private readonly shapes = new Map<string, ModelShape | Error>();
   private sources: CodeSource[] | undefined;
   private index: CodeIndex | undefined;
-  private readonly open: ReadonlyMap<string, TextDocument>;
 
   /** `open`: what the editor has open, by path. */
-  constructor(open: ReadonlyMap<string, TextDocument>) {
-    this.open = open;
-  }
+  constructor(private readonly open: ReadonlyMap<string, TextDocument>) {}
 
   /** After a change of a recipe or of code in the editor, or of anything on disk. */
   forget(what: "recipes" | "code" | "disk"): void {

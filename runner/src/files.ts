@@ -1,8 +1,10 @@
 /** Nothing is written in place: aside first, fsynced, renamed. A reader finds the old file or the new one. */
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { closeSync, type Dirent, fsyncSync, openSync, readdirSync, renameSync, writeFileSync } from "node:fs";
 import { type FileHandle, open, unlink } from "node:fs/promises";
 import { join } from "node:path";
+
+export const sha256 = (data: string | Uint8Array): string => createHash("sha256").update(data).digest("hex");
 
 /** `mode`: who may read a file that is new. */
 export function replaceFile(path: string, data: string | Uint8Array, mode?: number): void {

@@ -75,11 +75,11 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     paths.reduce((tokens, path) => tokens + encoding.encode(read(path), [], []).length, 0);
 
   it.each([
-    ["the core", 9750, isCore],
-    ["the embedded engine", 1430, inEngine],
-    ["the rest of runner/", 8530, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["the core", 9720, isCore],
+    ["the embedded engine", 1425, inEngine],
+    ["the rest of runner/", 8545, (path: string) => path.startsWith("runner/") && !inCore(path)],
     ["native/", 5640, (path: string) => path.startsWith("native/")],
-    ["extension/", 3370, (path: string) => path.startsWith("extension/")],
+    ["extension/", 3360, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
     const lines = linesOf(sources.filter(belongs));
     expect(lines).toBeGreaterThan(100);
@@ -88,7 +88,7 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
 
   it.each([
     ["the core", 139_000, isCore],
-    ["everything", 431_500, () => true],
+    ["everything", 431_700, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });

@@ -15,12 +15,9 @@ export function runEnvRollout(
 }
 
 class Episode {
-  private readonly calls: ModelCalls;
   private result: ChatResult = { reward: 0 };
 
-  constructor(calls: ModelCalls) {
-    this.calls = calls;
-  }
+  constructor(private readonly calls: ModelCalls) {}
 
   async run(createEnv: () => Env): Promise<Rollout> {
     const env = await this.callAgent("constructor", createEnv);

@@ -32,21 +32,19 @@ const partSeconds = 5;
 
 export class GatewaySession {
   readonly id = randomBytes(18).toString("base64url");
-  readonly calls: ModelCalls;
   /** Why the latest request that got no reply got none; null again when one gets a reply. */
   stop: StopReason | null = null;
   /** What the policy did not cause: the rollout counts for nothing. */
   failure: RolloutFailure | null = null;
   /** Marks of tool calls after which no call could be read, where tools were given; else null. */
   unreadCalls: number | null = null;
-  private readonly parseReply: ParseReply;
   private readonly served = new Map<string, Served>();
   private requests = 0;
 
-  constructor(calls: ModelCalls, parseReply: ParseReply) {
-    this.calls = calls;
-    this.parseReply = parseReply;
-  }
+  constructor(
+    readonly calls: ModelCalls,
+    private readonly parseReply: ParseReply,
+  ) {}
 
   /**
    * The answer to a request. The same request again, `key`, gets the same answer while that is in work or has not

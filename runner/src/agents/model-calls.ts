@@ -40,9 +40,6 @@ export function turnSeed(...parts: (number | string)[]): number {
 /** The model calls of one rollout, by an Env or the gateway: budgets, engines that fail, deadlines, seeds. */
 export class ModelCalls {
   readonly session: Session;
-  readonly task: RolloutTask;
-  readonly context: RolloutContext;
-  private readonly signal: AbortSignal;
   private readonly startedAt = Date.now();
   private calls = 0;
   private modelMs = 0;
@@ -51,10 +48,11 @@ export class ModelCalls {
   private heldSince = 0;
   private heldMs = 0;
 
-  constructor(task: RolloutTask, context: RolloutContext, signal: AbortSignal) {
-    this.task = task;
-    this.context = context;
-    this.signal = signal;
+  constructor(
+    readonly task: RolloutTask,
+    readonly context: RolloutContext,
+    private readonly signal: AbortSignal,
+  ) {
     this.session = new Session(context.tokenizer);
   }
 

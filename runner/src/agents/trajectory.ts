@@ -48,16 +48,13 @@ type Found = [turn: ServedTurn | null, end: number];
  * Any other begins a segment. Sampled ids are never made from text again, nor compared with it.
  */
 export class Session {
-  private readonly tokenizer: Tokenizer;
   readonly turns: ServedTurn[] = [];
   /** Replies as they were served, by place and content: what an echo leaves out (thoughts, 1.0 for 1) is put back. */
   private readonly served = new Map<string, Message>();
   /** By what a request adds: up to which length its rendering was the same without what lies between; -1 if not. */
   private readonly proven = new Map<string, number>();
 
-  constructor(tokenizer: Tokenizer) {
-    this.tokenizer = tokenizer;
-  }
+  constructor(private readonly tokenizer: Tokenizer) {}
 
   /**
    * Where a request goes on from a leaf, the segment's beginning, the last reply and what is new are rendered, without

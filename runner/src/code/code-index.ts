@@ -31,13 +31,11 @@ interface Located {
 
 /** Who makes and who uses the things that recipes and runs name, over the files of a moment. */
 export class CodeIndex {
-  readonly files: readonly CodeFile[];
   /** By `kind name`. */
   private readonly located = new Map<string, Located[]>();
   private readonly byPath: ReadonlyMap<string, CodeFile>;
 
-  constructor(files: readonly CodeFile[]) {
-    this.files = files;
+  constructor(readonly files: readonly CodeFile[]) {
     this.byPath = new Map(files.map((file) => [slashed(file.path), file]));
     for (const file of files) {
       for (const mention of file.record.mentions) {

@@ -18,12 +18,9 @@ const isTest = /\.test\.\w+$|(^|\/)(test|tests|fixtures|bench)\//;
 
 /** The TypeScript and JavaScript below a folder, tests left out. A file is parsed again only when it has changed. */
 export class CodeFolder {
-  readonly root: string;
   private readonly cache = new Map<string, { stamp: string; file: CodeFile }>();
 
-  constructor(root: string) {
-    this.root = root;
-  }
+  constructor(readonly root: string) {}
 
   files(textOf?: (path: string) => string | undefined): CodeFile[] {
     return [...this.read(textOf)];

@@ -45,21 +45,19 @@ const dateCodes = /%(?![dmbBYHM%])./;
 /** A Hugging Face chat template, rendered as `transformers` does. */
 export class ChatTemplate {
   private readonly template: Template;
-  private readonly source: string;
   private marked: Template | undefined;
-  private readonly variables: Record<string, string>;
-  private readonly where: string;
   /** Whether arguments are shown as the text that they are, so that 1.0 stays 1.0. */
   private readonly takesArgumentText: boolean;
   /** Whether a round looks the same wherever it stands, so that of a long conversation the end alone is rendered. */
   readonly repeatsRounds: boolean;
 
   /** `where` names the file in errors; `variables` are the special tokens' texts (`bos_token`, …). */
-  constructor(source: string, where: string, variables: Record<string, string>) {
-    this.where = where;
-    this.variables = variables;
+  constructor(
+    private readonly source: string,
+    private readonly where: string,
+    private readonly variables: Record<string, string>,
+  ) {
     this.template = parseTemplate(withBlocks(source), where);
-    this.source = source;
     this.takesArgumentText = this.probeArguments();
     this.repeatsRounds = this.probeRounds();
   }

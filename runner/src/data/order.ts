@@ -112,7 +112,6 @@ function interleave(files: { rest: Int32Array; weight: number }[], length: numbe
 
 /** In order, those given back first; every prompt is consumed once an epoch. */
 export class PromptQueue {
-  private readonly options: PromptQueueOptions;
   /** The next fresh place. */
   private begun = 0;
   /** Handed out and not consumed, with their places. */
@@ -123,8 +122,7 @@ export class PromptQueue {
   /** Of each prompt, in [0, 1]; NaN: never seen. */
   private solveRates: Float32Array;
 
-  constructor(options: PromptQueueOptions) {
-    this.options = options;
+  constructor(private readonly options: PromptQueueOptions) {
     this.solveRates = new Float32Array(options.promptIds.length).fill(Number.NaN);
   }
 

@@ -57,15 +57,13 @@ export class EngineRouter {
   /** Engines that are being started again: where no other serves, requests wait for them. */
   expected = 0;
   private readonly held = new Set<EnginePool>();
-  private readonly evalEngines: number;
-  private readonly replicas: number;
   private nextId = 0;
 
   /** The first `evalEngines` are the eval's. `replicas`: data-parallel ones within each engine. */
-  constructor(evalEngines = 0, replicas = 1) {
-    this.evalEngines = evalEngines;
-    this.replicas = replicas;
-  }
+  constructor(
+    private readonly evalEngines = 0,
+    private readonly replicas = 1,
+  ) {}
 
   /** Ids count from 0. An engine started again keeps its own, and serves once it is admitted. */
   add(url: string, again?: number): number {

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type WebSocket, WebSocketServer } from "ws";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred, failure } from "../deferred.ts";
-import { unpack } from "../encoding.ts";
+import { unpackHello } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import type { Place } from "../recipe/planner/placement.ts";
 import type { RunEvent } from "../telemetry/events.ts";
@@ -210,20 +210,12 @@ export class RemoteCluster implements Cluster {
   private receive(socket: WebSocket, request: IncomingMessage): void {
     socket.on("error", () => {});
     socket.once("message", (bytes: Buffer) => {
-      const hello = readHello(bytes);
+      const hello = unpackHello<NodeHello>(bytes);
       const joining = this.expected.get(String(hello?.token));
       if (!hello || !joining) return socket.terminate();
       this.expected.delete(hello.token);
       const { remoteAddress, localAddress } = request.socket;
       joining.resolve(new RemoteNode(socket, hello, { node: remoteAddress!, controller: localAddress! }));
     });
-  }
-}
-
-function readHello(bytes: Buffer): NodeHello | null {
-  try {
-    return unpack(bytes) as NodeHello | null;
-  } catch {
-    return null;
   }
 }

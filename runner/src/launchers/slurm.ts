@@ -1,22 +1,18 @@
-import { execFile, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { promisify } from "node:util";
 import { deadlineMs } from "../deadline.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
 import type { Join, Launched, Launcher } from "./cluster.ts";
+import { ask } from "./slurm-job.ts";
 
 const leaveSeconds = 15;
 
 /** Within a job's allocation: a step on each of its nodes. */
 export class SlurmLauncher implements Launcher {
-  private readonly command: string[];
-
-  constructor(command: string[]) {
-    this.command = command;
-  }
+  constructor(private readonly command: string[]) {}
 
   async launch(slot: number, { url, env }: Join): Promise<Launched> {
-    const host = (await hostsOfJob())[slot];
+    const host = hostsOfJob()[slot];
     if (host === undefined) throw new RunnerError(`the Slurm job has no node ${slot}: give it more (--nodes)`);
     // Its processes get all of the node, beside the step of the controller.
     const step = ["--nodes=1", "--ntasks=1", `--nodelist=${host}`, "--overlap", "--input=none", "--export=ALL"];
@@ -46,11 +42,10 @@ export class SlurmLauncher implements Launcher {
   }
 }
 
-async function hostsOfJob(): Promise<string[]> {
+function hostsOfJob(): string[] {
   const { SLURM_JOB_NODELIST: list } = process.env;
   if (list === undefined) {
     throw usageError("launcher.kind slurm needs a job's allocation", { fix: "salloc --nodes N molt-runner …" });
   }
-  const { stdout } = await promisify(execFile)("scontrol", ["show", "hostnames", list]);
-  return stdout.trim().split("\n");
+  return ask("scontrol", ["show", "hostnames", list]).trim().split("\n");
 }

@@ -13,7 +13,7 @@ import { join } from "node:path";
 import type { PromptQueueState } from "../data/order.ts";
 import { pack, unpack } from "../encoding.ts";
 import { messageOf, RunnerError, usageError } from "../errors.ts";
-import { entriesOf, syncPath, writeSynced } from "../files.ts";
+import { entriesOf, sha256, syncPath, writeSynced } from "../files.ts";
 import type { Recipe } from "../recipe/index.ts";
 import type { RunState } from "../telemetry/fold.ts";
 import type { BestCheckpoint } from "../telemetry/summary.ts";
@@ -156,7 +156,7 @@ export function pruneCheckpoints(
 }
 
 export function hashOf(recipe: Recipe): string {
-  return createHash("sha256").update(JSON.stringify(recipe)).digest("hex");
+  return sha256(JSON.stringify(recipe));
 }
 
 export function listCheckpoints(root: string, step?: number): { name: string; directory: string; step: number }[] {

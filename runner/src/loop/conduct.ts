@@ -90,7 +90,7 @@ export async function conduct(
 
 /** Whoever started this process detached. */
 function tellStarter({ path }: RunDirectory): void {
-  process.send?.({ run: path });
+  if (process.connected) process.send?.({ run: path });
 }
 
 /** The frame of a run that is a job: hands it in and shows its events; detached, it leaves it at that. */

@@ -76,10 +76,6 @@ export interface LoopProgress {
 type GroupFate = Pick<Extract<RunEvent, { type: "group" }>, "reason" | "requeued" | "reward">;
 
 export class TrainingLoop {
-  private readonly options: LoopOptions;
-  private readonly services: LoopServices;
-  private readonly prompts: PromptQueue;
-  private readonly log: EventLog;
   private readonly buffer: WorkBuffer;
   /** Of live groups, by their id. */
   private readonly promptOf = new Map<string, Prompt>();
@@ -109,16 +105,12 @@ export class TrainingLoop {
   private evalLags = false;
 
   constructor(
-    options: LoopOptions,
-    services: LoopServices,
-    prompts: PromptQueue,
-    log: EventLog,
+    private readonly options: LoopOptions,
+    private readonly services: LoopServices,
+    private readonly prompts: PromptQueue,
+    private readonly log: EventLog,
     restored: LoopProgress | null,
   ) {
-    this.options = options;
-    this.services = services;
-    this.prompts = prompts;
-    this.log = log;
     this.step = restored?.step ?? 0;
     this.savedStep = this.step;
     this.skippedInARow = restored?.skippedInARow ?? 0;

@@ -112,12 +112,7 @@ export async function readPrompts(recipe: Recipe): Promise<Prompts> {
 
 class TrainRun implements LoopServices {
   readonly evaluate: LoopServices["evaluate"];
-  private readonly options: TrainRunOptions;
-  private readonly folder: ModelFolder;
-  private readonly data: Prompts;
-  private readonly parts: Parts;
   private readonly queue: PromptQueue;
-  private readonly settings: TrainSettings;
   private klCoef: number;
   /** A checkpoint on its way to the disk; never rejects. */
   saving: Promise<void> = Promise.resolve();
@@ -132,14 +127,15 @@ class TrainRun implements LoopServices {
   private readonly store: RolloutStore;
   private readonly transport: Transport;
 
-  constructor(options: TrainRunOptions, folder: ModelFolder, data: Prompts, parts: Parts, settings: TrainSettings) {
-    this.options = options;
-    this.settings = settings;
+  constructor(
+    private readonly options: TrainRunOptions,
+    private readonly folder: ModelFolder,
+    private readonly data: Prompts,
+    private readonly parts: Parts,
+    private readonly settings: TrainSettings,
+  ) {
     const { target, init_coef: first } = options.recipe.algo.kl;
     this.klCoef = (target !== null && options.checkpoint?.state.klCoef) || first;
-    this.folder = folder;
-    this.data = data;
-    this.parts = parts;
     const { recipe } = options;
     this.store = new RolloutStore(options.directory.path, this.warn, recipe.logger.rollout_steps);
     this.queue = new PromptQueue({

@@ -33,14 +33,11 @@ export type BatchDecision =
 export class WorkBuffer {
   trainerVersion = 0;
   engineVersion = 0;
-  private readonly options: WorkBufferOptions;
   /** In order of admission. */
   private readonly live = new Map<string, LiveGroup>();
   private waiters: (() => void)[] = [];
 
-  constructor(options: WorkBufferOptions) {
-    this.options = options;
-  }
+  constructor(private readonly options: WorkBufferOptions) {}
 
   get liveCount(): number {
     return this.live.size;

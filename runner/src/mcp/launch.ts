@@ -1,21 +1,18 @@
 /** What a server that may launch offers beside: it acts as the verbs do, in processes of their own. */
-import { execFile, spawn } from "node:child_process";
-import { createHash } from "node:crypto";
-import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from "node:fs";
+import { execFile } from "node:child_process";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { join, relative } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
+import { basename, join, relative } from "node:path";
 import { z } from "zod";
 import { planFile } from "../commands/plan.ts";
 import { deadlineMs } from "../deadline.ts";
 import { RunnerError, usageError } from "../errors.ts";
-import { filesBelow } from "../files.ts";
+import { filesBelow, sha256 } from "../files.ts";
 import { cliPath } from "../launchers/child.ts";
 import { shorten } from "../lists.ts";
 import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath, formatDiagnostic } from "../recipe/diagnostic.ts";
-import { type Recipe, recipeKeys, valueAt } from "../recipe/schema.ts";
-import { listRuns, ownerOf } from "../telemetry/find-run.ts";
+import { recipeKeys, valueAt } from "../recipe/schema.ts";
 import { inside, isInside, pathsIn, recipeArgument, runArgument, untrusted } from "./guard.ts";
 import { type Answer, recipeInput, runInput, type Tool, tool } from "./tools.ts";
 
@@ -71,9 +68,9 @@ export const launchTools: Record<string, Tool> = {
       const words = [checked.verb, ...given];
       if (confirm !== undefined) {
         requirePlanned(confirm, parts);
-        return launch(words, checked.recipe.run);
+        return launch(words);
       }
-      const hash = digest(JSON.stringify([...parts])).slice(0, 16);
+      const hash = sha256(JSON.stringify([...parts])).slice(0, 16);
       planned.set(hash, parts);
       const { plan, problems, table } = planFile(path, flags);
       const away = pathsIn(checked.recipe).filter(({ path }) => !isInside(path));
@@ -117,20 +114,16 @@ const isCode = /\.([cm]?[jt]s|py|sh)$/;
 /** Of each value of a recipe, each file and folder that it names, and all code of the workspace that these may load. */
 function digests({ recipe, verb }: CheckedRecipe): Map<string, string> {
   const parts = new Map([["verb", verb as string]]);
-  for (const key of recipeKeys.keys()) parts.set(key, digest(JSON.stringify(valueAt(recipe, key))));
+  for (const key of recipeKeys.keys()) parts.set(key, sha256(JSON.stringify(valueAt(recipe, key))));
   const read = pathsIn(recipe).filter(
     ({ key, path }) => recipeKeys.get(key)!.path !== "working directory" && existsSync(path),
   );
   const named = read.flatMap(({ path }) => [path, ...filesBelow(path, /./, 1)]);
   for (const name of [...filesBelow(process.cwd(), isCode, 8), ...named]) {
     const { size, mtimeMs } = statSync(name);
-    parts.set(displayPath(name), isCode.test(name) ? digest(readFileSync(name)) : `${size} ${mtimeMs}`);
+    parts.set(displayPath(name), isCode.test(name) ? sha256(readFileSync(name)) : `${size} ${mtimeMs}`);
   }
   return parts;
-}
-
-function digest(data: string | Uint8Array): string {
-  return createHash("sha256").update(data).digest("hex");
 }
 
 /** A plan that was shown here, and is what would start now; once for each. */
@@ -144,21 +137,11 @@ function requirePlanned(confirm: string, parts: Map<string, string>): void {
 }
 
 /** It goes on without this process. */
-async function launch(words: string[], { dir, name }: Recipe["run"]): Promise<Answer> {
-  mkdirSync(dir, { recursive: true });
-  const log = join(dir, `${name}-${Date.now()}.log`);
-  const file = openSync(log, "wx");
-  const child = spawn(process.execPath, [cliPath(), ...words], { detached: true, stdio: ["ignore", file, file] });
-  closeSync(file);
-  child.unref();
-  const data = { process: child.pid, log: displayPath(log), run: null };
-  for (const end = Date.now() + deadlineMs(patience); Date.now() < end; await sleep(200)) {
-    const run = listRuns(dir).find((one) => ownerOf(one.path) === child.pid);
-    const text = `has started in process ${child.pid}; run_status and metrics show it, stop ends it`;
-    if (run) return [{ ...data, run: run.id, directory: displayPath(run.path) }, `run ${run.id} ${text}`];
-    if (child.exitCode === null && child.signalCode === null) continue;
-    const said = untrusted(readFileSync(log, "utf8").slice(-4000), `the end of ${data.log}`);
-    throw new RunnerError(`the run ended before it began\n${said}`);
-  }
-  return [data, `process ${child.pid} still sets up, as ${data.log} says; runs will list its run`];
+async function launch(words: string[]): Promise<Answer> {
+  const { code, output } = await execute([cliPath(), ...words, "--detach", "--json"]);
+  if (code === null) return [{ run: null }, "the run still sets up; runs will list it"];
+  const { error, run, ...data } = JSON.parse(output.split("\n")[0]!); // Node's warnings may follow
+  if (error) throw new RunnerError(untrusted(error.message, "why the run has not begun"));
+  const text = `has started in process ${data.process}; run_status and metrics show it, stop ends it`;
+  return [{ ...data, run: basename(run), directory: displayPath(run) }, `run ${basename(run)} ${text}`];
 }

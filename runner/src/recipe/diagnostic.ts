@@ -74,14 +74,11 @@ function locate(message: string, place: Pick<Diagnostic, "file" | "range" | "whe
 
 /** Everything wrong with a recipe at once. */
 export class RecipeError extends RunnerError {
-  readonly diagnostics: Diagnostic[];
-
-  constructor(diagnostics: Diagnostic[]) {
+  constructor(readonly diagnostics: Diagnostic[]) {
     const [first, ...others] = diagnostics.filter(({ severity }) => severity === "error");
     const { position, text } = locate(first!.message, first!);
     const lines = others.map((diagnostic) => `\n${formatDiagnostic(diagnostic)}`).join("");
     super(`${text}${lines}`, { position, exitCode: ExitCode.usage });
     this.name = "RecipeError";
-    this.diagnostics = diagnostics;
   }
 }

@@ -58,14 +58,12 @@ export function readDocument(text: string, file: string, parsed = parseYaml(text
 type Repair = Pick<Diagnostic, "fix" | "meant">;
 
 class DocumentReader {
-  private readonly file: string;
-  private readonly parsed: ParsedYaml;
   private readonly result: RecipeDocument = { entries: new Map(), sections: new Map(), diagnostics: [] };
 
-  constructor(parsed: ParsedYaml, file: string) {
-    this.file = file;
-    this.parsed = parsed;
-  }
+  constructor(
+    private readonly parsed: ParsedYaml,
+    private readonly file: string,
+  ) {}
 
   read(): RecipeDocument {
     const errors = [...this.parsed.document.errors, ...this.parsed.document.warnings];

@@ -18,7 +18,6 @@ const mostUnwrittenBytes = 32 * 2 ** 20;
  * Neither a disk that takes nothing nor a listener that throws stops a run: either is warned of once.
  */
 export class EventLog {
-  private readonly path: string;
   /** Opened by the first event, for as long as the process lives. */
   private file: number | null = null;
   private lines: string[] = [];
@@ -30,8 +29,7 @@ export class EventLog {
   private readonly broken = new Set<Listener>();
   private folded: RunState | null = null;
 
-  constructor(path: string) {
-    this.path = path;
+  constructor(private readonly path: string) {
     dropTornLine(path);
   }
 

@@ -41,19 +41,18 @@ const groupsAtOnce = 32;
 /** Writes in the background, a step behind at most. What cannot be stored is counted and never stops a run. */
 export class RolloutStore {
   private readonly folder: string;
-  private readonly warn: (message: string) => void;
-  private readonly everySteps: number;
-  private readonly shardBytes: number;
   private shard: { path: string; bytes: number; step: number } | null = null;
   private writing: Promise<void> = Promise.resolve();
   private lostSteps = 0;
 
   /** Of every n-th step, 0: none. A shard that has passed `shardBytes` is followed by another. */
-  constructor(runDirectory: string, warn: (message: string) => void, everySteps = 1, shardBytes = 64 * 2 ** 20) {
+  constructor(
+    runDirectory: string,
+    private readonly warn: (message: string) => void,
+    private readonly everySteps = 1,
+    private readonly shardBytes = 64 * 2 ** 20,
+  ) {
     this.folder = join(runDirectory, "rollouts");
-    this.warn = warn;
-    this.everySteps = everySteps;
-    this.shardBytes = shardBytes;
   }
 
   /** Resolves when those before are written: at most two steps wait in memory. */

@@ -4,7 +4,7 @@ import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
-import { pack, unpack } from "../encoding.ts";
+import { pack, unpack, unpackHello } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
 import { ChildDied } from "../launchers/child.ts";
 import { localNode, type Node, type NodeProcess, type Seat } from "../launchers/node.ts";
@@ -34,14 +34,11 @@ type Params<M extends RankMethod> = RankMethods[M][0];
 type Result<M extends RankMethod> = RankMethods[M][1];
 
 class Rank {
-  readonly child: NodeProcess;
   socket: WebSocket | null = null;
   private readonly pending = new Map<number, Deferred<unknown>>();
   private lastId = 0;
 
-  constructor(child: NodeProcess) {
-    this.child = child;
-  }
+  constructor(readonly child: NodeProcess) {}
 
   attach(socket: WebSocket): void {
     this.socket = socket;
@@ -189,7 +186,7 @@ function acceptRanks(server: WebSocketServer, ranks: Rank[], token: string): Pro
     server.on("connection", (socket) => {
       socket.on("error", () => {});
       socket.once("message", (bytes: Buffer) => {
-        const hello = readHello(bytes);
+        const hello = unpackHello<Hello>(bytes);
         const rank = hello && sameSecret(String(hello.token), token) ? ranks[hello.rank] : undefined;
         if (rank === undefined || rank.socket !== null) return socket.terminate();
         rank.attach(socket);
@@ -197,14 +194,6 @@ function acceptRanks(server: WebSocketServer, ranks: Rank[], token: string): Pro
       });
     });
   });
-}
-
-function readHello(bytes: Buffer): Hello | null {
-  try {
-    return unpack(bytes) as Hello | null;
-  } catch {
-    return null;
-  }
 }
 
 function urlOf(server: WebSocketServer, host = localNode.controller): string {

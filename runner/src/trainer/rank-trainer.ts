@@ -38,15 +38,12 @@ type Groups = Record<"group" | "contextGroup" | "expertGroup" | "expertDataGroup
 
 /** A rank's methods; one runs at a time. Keeps training rows by id between the phases. */
 export class RankTrainer {
-  private readonly rank: number;
   private readonly rows = new Map<string, StoredRow>();
   private current: State | null = null;
   private transfer: ProcessGroup | null = null;
   private written: Promise<void> = Promise.resolve();
 
-  constructor(rank: number) {
-    this.rank = rank;
-  }
+  constructor(private readonly rank: number) {}
 
   async init(params: InitParams): Promise<undefined> {
     const policyLoss = await loadAlgorithm(policyLosses, params.loss.name, "actor.loss_mode");

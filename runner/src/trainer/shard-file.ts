@@ -2,7 +2,6 @@
  * A rank's part of a checkpoint: safetensors of weights and both moments, each one array, with a table of the pieces of
  * parameters in it (`Piece`), so that any number of ranks, in any mesh, can load what any other wrote.
  */
-import { createHash } from "node:crypto";
 import { createWriteStream, existsSync } from "node:fs";
 import { type FileHandle, open, statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -11,7 +10,7 @@ import { pipeline } from "node:stream/promises";
 import type { UnitDescription } from "molt-native";
 import { buildSafetensorsHeader, readSafetensorsHeader } from "../data/safetensors.ts";
 import { RunnerError } from "../errors.ts";
-import { namelessFile } from "../files.ts";
+import { namelessFile, sha256 } from "../files.ts";
 import { type Piece, type ShardPlace, shardTable } from "./shard-layout.ts";
 
 /** Those of a rank that are trained. */
@@ -175,7 +174,7 @@ function readShard(file: string, identity: ShardIdentity) {
 
 /** Whether it holds weights of these parameters. */
 export function isOfModel(file: string, units: UnitDescription[]): boolean {
-  return readSafetensorsHeader(file).metadata.units === hashOf(units);
+  return readSafetensorsHeader(file).metadata.units === sha256(JSON.stringify(units));
 }
 
 function describe({ worldSize, expertSize, units, base }: ShardIdentity): Record<string, string> {
@@ -183,11 +182,7 @@ function describe({ worldSize, expertSize, units, base }: ShardIdentity): Record
     format_version: "1",
     world_size: String(worldSize),
     expert_size: String(expertSize),
-    units: hashOf(units),
+    units: sha256(JSON.stringify(units)),
     ...(base && { base }),
   };
-}
-
-function hashOf(units: UnitDescription[]): string {
-  return createHash("sha256").update(JSON.stringify(units)).digest("hex");
 }

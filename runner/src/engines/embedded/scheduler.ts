@@ -91,8 +91,6 @@ export class Scheduler {
   /** When the sampler fails: the engine is of no more use. Never resolves. */
   readonly failed = this.breakdown.promise;
   observer: SchedulerObserver = { firstToken() {}, finished() {} };
-  private readonly sampler: SamplerLike;
-  private readonly options: SchedulerOptions;
   private waiting: Sequence[] = [];
   /** Oldest first. */
   private running: Sequence[] = [];
@@ -105,10 +103,10 @@ export class Scheduler {
   private nextNative = 0;
   private idleWaiters: (() => void)[] = [];
 
-  constructor(sampler: SamplerLike, options: SchedulerOptions) {
-    this.sampler = sampler;
-    this.options = options;
-  }
+  constructor(
+    private readonly sampler: SamplerLike,
+    private readonly options: SchedulerOptions,
+  ) {}
 
   /** Prompt and one token fit `maxModelLen`. */
   submit(requestId: string, params: SequenceParams): { output: Promise<SequenceOutput>; abort: () => void } {

@@ -16,19 +16,18 @@ const graceSeconds = 2;
  * nothing; later it leaves weights of no version, and the engine refuses to go on until a whole update has arrived.
  */
 export class WeightUpdates {
-  private readonly sampler: SamplerLike;
-  private readonly scheduler: Scheduler;
-  private readonly connect: ConnectTransfer;
   private readonly shapes: Map<string, number[]>;
   private group: ProcessGroup | null = null;
   private timeoutSeconds = 0;
   /** From the first byte to `finish` the weights are of no version. */
   private stage: "started" | "torn" | "received" | null = null;
 
-  constructor(sampler: SamplerLike, scheduler: Scheduler, units: UnitDescription[], connect: ConnectTransfer) {
-    this.sampler = sampler;
-    this.scheduler = scheduler;
-    this.connect = connect;
+  constructor(
+    private readonly sampler: SamplerLike,
+    private readonly scheduler: Scheduler,
+    units: UnitDescription[],
+    private readonly connect: ConnectTransfer,
+  ) {
     this.shapes = new Map(parametersOf(units).map(({ name, shape }) => [name, shape]));
   }
 

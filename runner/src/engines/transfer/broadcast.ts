@@ -29,16 +29,13 @@ const packed = { packed: true, packed_buffer_size_bytes: bucketBytes, packed_num
  * membership: it is thrown away at any change of that, and after any failure.
  */
 export class BroadcastTransport implements Transport {
-  private readonly options: BroadcastOptions;
   /** Addresses of the group's engines: one that was started again is another member. */
   private members: string[] | null = null;
   /** vLLM's that have a communicator, of this group or one before: another would leave it there. */
   private readonly joined = new Set<string>();
   tears = false;
 
-  constructor(options: BroadcastOptions) {
-    this.options = options;
-  }
+  constructor(private readonly options: BroadcastOptions) {}
 
   async send({ engines, version, call }: Delivery): Promise<string> {
     const { client, ranks, units, vllm } = this.options;

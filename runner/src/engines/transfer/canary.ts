@@ -23,13 +23,11 @@ const probeLength = 32;
 
 /** For engines that fuse weights, of which no checksum can be taken: what they say of a fixed prompt. */
 export class Canary {
-  private readonly options: CanaryOptions;
   private readonly probe: Int32Array;
   /** The trainer's, of the version that was last asked for. */
   private expected: { version: number; logprobs: Float32Array } | null = null;
 
-  constructor(options: CanaryOptions) {
-    this.options = options;
+  constructor(private readonly options: CanaryOptions) {
     const length = Math.max(2, Math.min(probeLength, options.maxLen - 1));
     this.probe = Int32Array.from({ length }, (_, t) => Math.floor(uniform(0, t) * options.vocabSize));
   }

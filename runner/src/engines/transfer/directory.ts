@@ -18,12 +18,9 @@ export interface DirectoryOptions {
 
 /** A folder of safetensors a version, from which vLLM reloads: it has a path of its own, and goes after the sync. */
 export class DirectoryTransport implements Transport {
-  private readonly options: DirectoryOptions;
   private written: { version: number; path: string; checksum: string } | null = null;
 
-  constructor(options: DirectoryOptions) {
-    this.options = options;
-  }
+  constructor(private readonly options: DirectoryOptions) {}
 
   async send({ engines, version, call }: Delivery): Promise<string> {
     const { client } = this.options;
