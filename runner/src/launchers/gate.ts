@@ -1,4 +1,4 @@
-/** In front of a program whose routes are open to all who reach them: that listens on its machine alone, we to others. */
+/** In front of a program whose routes ask for no key: that listens on its machine alone, we to the others. */
 import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders, request as open, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
