@@ -75,7 +75,7 @@ describe("ProcessGroup", () => {
   it("rejects at its deadline when a peer stays silent", async () => {
     const port = await freePort();
     const other = peer(port, [{ barrier: true }, { barrier: true }]);
-    const group = await ProcessGroup.create(optionsOf(0, port, 1500));
+    const group = await ProcessGroup.create(optionsOf(0, port, 6000));
     await group.barrier();
     children[0]!.kill("SIGSTOP");
     await expect(group.allReduce(Float64Array.of(1), "sum")).rejects.toThrow(/all-reduce of group 'test'.*failed/s);

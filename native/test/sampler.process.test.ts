@@ -107,7 +107,7 @@ describe("receive", () => {
       cwd: fileURLToPath(new URL(".", import.meta.url)),
     });
     closing.push(() => child.kill("SIGKILL"));
-    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false, timeoutMs: 5000 });
+    const transfer = await ProcessGroup.create({ ...group, rank: 1, serveStore: false, timeoutMs: 20_000 });
     closing.push(() => transfer.close());
     await expect(sampler.receive(transfer, names)).rejects.toThrow();
     await expect(greedy(sampler, [1, 2])).rejects.toThrow("the sampler has no complete weights");

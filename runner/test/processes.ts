@@ -4,7 +4,11 @@ import { deadlineMs } from "../src/deadline.ts";
 
 /** False for a zombie too: it has ended, whoever is to notice. */
 export function isAlive(pid: number): boolean {
-  return existsSync(`/proc/${pid}`) && !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+  try {
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+  } catch {
+    return false;
+  }
 }
 
 /** Its words, between blanks; "" once it has ended. */
@@ -18,15 +22,15 @@ export function commandOf(pid: number): string {
 
 /** Process ids, in the order of their start; none once it has ended. */
 export function childrenOf(pid: number): number[] {
-  try {
-    const threads = readdirSync(`/proc/${pid}/task`);
-    return threads.flatMap((thread) => {
+  const threads = existsSync(`/proc/${pid}/task`) ? readdirSync(`/proc/${pid}/task`) : [];
+  return threads.flatMap((thread) => {
+    try {
       const pids = readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").trim();
       return pids === "" ? [] : pids.split(" ").map(Number);
-    });
-  } catch {
-    return [];
-  }
+    } catch {
+      return []; // the thread has ended
+    }
+  });
 }
 
 type Probed<T> = T | undefined | false;

@@ -232,11 +232,11 @@ export default class extends ChatAgent {
     await start(null, { agentCommand: hanging(path) });
     const controller = new AbortController();
     const outcome = pool!.runRollout(makeTask(0), controller.signal);
-    await expect.poll(() => existsSync(path) && readFileSync(path, "utf8"), { timeout: 10_000 }).toMatch(/\d/);
+    await expect.poll(() => existsSync(path) && readFileSync(path, "utf8")).toMatch(/\d/);
     controller.abort();
     expect(await outcome).toMatchObject({ reason: "aborted" });
     const pid = Number(readFileSync(path, "utf8"));
-    await expect.poll(() => isRunning(pid), { timeout: 10_000 }).toBe(false);
+    await expect.poll(() => isRunning(pid)).toBe(false);
   });
 
   test("a command outlives neither its time nor the pool", async () => {
@@ -246,7 +246,7 @@ export default class extends ChatAgent {
       reason: "agent_timeout",
       message: "the agent did not end within rollout.timeout, 1 s",
     });
-    await expect.poll(() => isRunning(Number(readFileSync(path, "utf8"))), { timeout: 10_000 }).toBe(false);
+    await expect.poll(() => isRunning(Number(readFileSync(path, "utf8")))).toBe(false);
   });
 });
 
@@ -364,7 +364,7 @@ export default class Misbehaving extends Env {
     const emit: AgentPoolOptions["emit"] = (event) => event.message && warnings.push(event.message);
     await start(write("slow.ts", source), { emit, limits: { ...limits, turnSeconds: 5 } });
     expect(await pool!.runRollout(makeTask(0), never)).toMatchObject({ reward: 1 });
-    await expect.poll(() => warnings, { timeout: 10_000 }).toHaveLength(1);
+    await expect.poll(() => warnings).toHaveLength(1);
     expect(warnings[0]).toMatch(/^agent code held its thread for \d+\.\d s; the thread's other rollouts waited$/);
   });
 

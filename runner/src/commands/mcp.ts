@@ -16,6 +16,8 @@ export async function mcpCommand({ root, allowLaunch }: McpOptions, version: str
   // Standard output is the protocol's: whatever else would print goes beside it.
   console.log = console.error;
   serveStdio(() => createServer({ version, allowLaunch }), { onerror: (error) => console.error(error.message) });
+  // What was started here goes with it.
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => process.exit(0));
   process.stdin.once("close", () => process.exit(0));
   return new Promise(() => {});
 }

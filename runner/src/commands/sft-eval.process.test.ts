@@ -95,7 +95,9 @@ describe("sft", () => {
   it("killed in the midst of an epoch and resumed ends bit-identical, each row trained once an epoch", async () => {
     const running = molt("sft", "recipes/sft.yaml", ...flags, "--run.dir", "killed");
     const ended = running.catch((error) => error);
-    const reached = () => existsSync(join(home, "killed")) && existsSync(stepFolder(only("killed"), 2));
+    const runs = join(home, "killed");
+    const begun = () => existsSync(runs) && readdirSync(runs).length === 1;
+    const reached = () => begun() && existsSync(stepFolder(only("killed"), 2));
     await until("the checkpoint of step 2", reached);
     running.child.kill("SIGKILL");
     await ended;

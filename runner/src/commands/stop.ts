@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import { ExitCode, RunnerError } from "../errors.ts";
-import { RunDirectory, signalRun } from "../loop/run-directory.ts";
+import { RunDirectory, signalRun, startOf } from "../loop/run-directory.ts";
 import { displayPath } from "../recipe/diagnostic.ts";
-import { findRun, workerOf } from "../telemetry/find-run.ts";
+import { findRun, ownerOf, workerOf } from "../telemetry/find-run.ts";
 import { readRun } from "../telemetry/log.ts";
 
 export interface StopOptions {
@@ -18,10 +18,13 @@ export interface StopOptions {
 export async function stopCommand(name: string, { now, timeout, json }: StopOptions): Promise<number> {
   const path = findRun(name);
   const { runId } = RunDirectory.at(path);
-  const owner = workerOf(path);
+  const [owner, pid] = [workerOf(path), ownerOf(path)];
   if (owner !== null) {
+    const begun = pid === null ? "" : startOf(pid);
+    // It lets go of the run a moment before it is gone.
+    const isThere = () => workerOf(path) === owner || (begun !== "" && startOf(pid!) === begun);
     signalRun(path, now);
-    for (const end = Date.now() + deadlineMs(timeout); workerOf(path) === owner; await sleep(100)) {
+    for (const end = Date.now() + deadlineMs(timeout); isThere(); await sleep(100)) {
       if (Date.now() < end) continue;
       const fix = now ? `end ${owner} by force: kill -9, or scancel` : `molt-runner stop ${runId} --now`;
       throw new RunnerError(`run ${runId} is still at work in ${owner} after ${timeout} s`, { fix });

@@ -14,7 +14,7 @@ import { Child } from "../launchers/child.ts";
 import { localNode } from "../launchers/node.ts";
 import type { RankMethods } from "../trainer/protocol.ts";
 import { type Engine, type EngineEvent, EngineFleet } from "./fleet.ts";
-import { embeddedEngine } from "./start.ts";
+import { commandEngine, embeddedEngine } from "./start.ts";
 import { BroadcastTransport } from "./transfer/broadcast.ts";
 import type { SyncRanks } from "./transfer/transport.ts";
 import type { GenerateResult } from "./types.ts";
@@ -375,7 +375,8 @@ describe("EngineFleet", () => {
   });
 
   it("does not wait for ever for an engine that never listens", async () => {
-    const options = { start: embeddedEngine(modelFolder, [], 0.05), version: 0, maxRestarts: 1, emit };
+    const words = ["/bin/sh", "-c", "sleep 60"];
+    const options = { start: commandEngine({ words, env: {}, newer: [] }, 0.05), version: 0, maxRestarts: 1, emit };
     await expect(EngineFleet.start({ count: 1, ...options })).rejects.toThrow("waited 0.05 s for engine 0 to answer");
   });
 });

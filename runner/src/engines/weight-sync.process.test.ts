@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
-import { expectRight, expectServing, type Fault, sample, seconds, setUp } from "./fixtures/faulty-engines.ts";
+import { expectRight, expectServing, type Fault, sample, setUp } from "./fixtures/faulty-engines.ts";
 import { joinEngine, syncWeights } from "./weight-sync.ts";
 
 describe("syncWeights", () => {
@@ -40,7 +40,7 @@ describe("syncWeights", () => {
     ["is silent at the end", (path) => (path === "/finish_weight_update" ? "silent" : null)],
   ];
   it.each(faults)("drops the one engine of three that %s; the others go on", async (_, fault) => {
-    const setup = await setUp(3);
+    const setup = await setUp(3, 0, 2);
     setup.engines[1]!.fault = fault;
     expect(await setup.sync(1)).toMatchObject({ engines: 2 });
     expect(setup.fleet.dropped).toEqual([1]);
@@ -70,7 +70,7 @@ describe("syncWeights", () => {
   });
 
   it("is an error when nothing was delivered or a version is not taken over", async () => {
-    const setup = await setUp(1);
+    const setup = await setUp(1, 0, 2);
     setup.engines[0]!.sampler.receive = async () => {};
     await expect(setup.sync(1)).rejects.toThrow("Gloo timed out");
     const other = await setUp(1);
@@ -88,7 +88,7 @@ describe("syncWeights", () => {
       transport,
       version: 1,
       inFlight: "wait",
-      deadlineSeconds: seconds,
+      deadlineSeconds: 10,
       log: () => {},
     } as const;
     await expect(syncWeights({ ...options, drainSeconds: 0.05 })).rejects.toThrow("1 on engine 0");
@@ -122,7 +122,7 @@ describe("syncWeights", () => {
     const { fleet, engines, transport, sync } = await setUp(2, 1);
     await sync(1);
     await sync(2, { pools: ["train"] });
-    const options = { fleet, transport, inFlight: "wait", drainSeconds: 5, deadlineSeconds: seconds } as const;
+    const options = { fleet, transport, inFlight: "wait", drainSeconds: 5, deadlineSeconds: 10 } as const;
     for (const { engine, url } of fleet.router.alive()) {
       fleet.router.remove(engine, "it died");
       fleet.router.add(url, engine);

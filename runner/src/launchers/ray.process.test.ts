@@ -75,11 +75,16 @@ test("a third node is waited for, and said to be; a node's place is free once it
   for (const slot of [0, 1]) await ray.launch(slot, join());
   const [third, end] = [join(), new AbortController()];
   const waiting = ray.launch(2, { ...third, signal: end.signal });
-  await vi.waitFor(() => expect(third.waits).toHaveBeenCalledWith(expect.stringContaining("has 2, all in use")));
+  await vi.waitFor(
+    () => expect(third.waits).toHaveBeenCalledWith(expect.stringContaining("has 2, all in use")),
+    20_000,
+  );
   end.abort();
   await expect(waiting).rejects.toThrow();
   await ray.launch(1, join());
-  expect(calls.at(-1)!.json.entrypoint_label_selector).toEqual({ "ray.io/node-id": "aa" });
+  // Its watchers ask all the while.
+  const [job] = calls.filter(({ line }) => line === "POST /api/jobs/").slice(-1);
+  expect(job!.json.entrypoint_label_selector).toEqual({ "ray.io/node-id": "aa" });
 });
 
 test("the end of a job, or of its node, is told with its reason", async () => {

@@ -369,7 +369,7 @@ describe("the loop", () => {
     run.services.rollout = async (prompt, ...rest) => {
       const sampled = await rollout(prompt, ...rest);
       // For the second batch: its version is 0, one old when it trains.
-      if (prompt.index === first) await vi.waitFor(() => expect(run.trainerVersion).toBe(1));
+      if (prompt.index === first) await vi.waitFor(() => expect(run.trainerVersion).toBe(1), 20_000);
       return sampled;
     };
     run.services.train = async (groups, step) => {
@@ -383,11 +383,11 @@ describe("the loop", () => {
   });
 
   it("a sync that takes longer than a group may is no group's fault", async () => {
-    const run = new StubRun(directory, 8, { groupTimeout: 0.1, maxStaleness: 1 });
+    const run = new StubRun(directory, 8, { groupTimeout: 1, maxStaleness: 1 });
     const { sync } = run.services;
     let held = Promise.resolve();
     run.services.sync = (version) => {
-      const work = new Promise((resolve) => setTimeout(resolve, 150)).then(() => sync(version));
+      const work = new Promise((resolve) => setTimeout(resolve, 1500)).then(() => sync(version));
       held = work.then(() => {});
       return work;
     };
@@ -430,7 +430,7 @@ describe("the loop", () => {
       die = reject;
     });
     const running = run.run();
-    await vi.waitFor(() => expect(finish).toBeDefined());
+    await vi.waitFor(() => expect(finish).toBeDefined(), 20_000);
     die(new Error("engine 0 was killed by SIGKILL"));
     await expect(running).rejects.toThrow("engine 0 was killed by SIGKILL");
     finish!();
@@ -451,7 +451,7 @@ describe("the loop", () => {
       die = reject;
     });
     const ended = run.run();
-    await vi.waitFor(() => expect(running).toBe(8)); // S = 1: two batches of two groups
+    await vi.waitFor(() => expect(running).toBe(8), 20_000); // S = 1: two batches of two groups
     die(new Error("rank 0 was killed by SIGKILL"));
     await expect(ended).rejects.toThrow("rank 0 was killed by SIGKILL");
     await new Promise((resolve) => setTimeout(resolve, 200));

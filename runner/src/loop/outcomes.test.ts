@@ -83,7 +83,7 @@ test("each stop reason has a session, and shows in the breakdown", async () => {
     await play("ends", [done], brief, 8),
     await play("turns", [more, more], talkative, 2),
     await play("context", [more], talkative, null),
-    await play("timeout", [more], slow, 8, { rolloutSeconds: 0.3 }),
+    await play("timeout", [more], slow, 8, { rolloutSeconds: 2 }),
     await leave("abort"),
     await play("infra", [done], silent, 8, { turnSeconds: 0.01 }),
   ];

@@ -1,4 +1,14 @@
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  constants,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { hostname } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { RunnerError, usageError } from "../errors.ts";
@@ -66,11 +76,25 @@ export class RunDirectory {
     };
     // A job may have no process yet.
     refuse(jobOf(path)?.name ?? null, join(path, "job.json"));
-    while (!unlessThere(() => writeFileSync(lock, own, { flag: "wx" }))) {
+    for (const end = Date.now() + 1000; !unlessThere(() => writeFileSync(lock, own, { flag: "wx" })); ) {
       refuse(workerOf(path));
-      rmSync(lock, { force: true });
+      // Whoever made it a moment ago is about to write it.
+      if (statSync(lock, { throwIfNoEntry: false })?.size === 0 && Date.now() < end) continue;
+      takeAway(lock);
     }
     return new RunDirectory(path, runId);
+  }
+}
+
+/** A dead process's lock, unless another has taken its place since it was judged. */
+function takeAway(lock: string): void {
+  const aside = `${lock}.${process.pid}.old`;
+  try {
+    renameSync(lock, aside);
+    if (ownerIn(aside) !== null) unlessThere(() => copyFileSync(aside, lock, constants.COPYFILE_EXCL));
+    rmSync(aside);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
   }
 }
 
@@ -90,8 +114,12 @@ function unlessThere(make: () => void): boolean {
  * given the same id.
  */
 export function ownerOf(directory: string): number | null {
+  return ownerIn(join(directory, "owner.pid"));
+}
+
+function ownerIn(lock: string): number | null {
   try {
-    const [id, start, host = hostname()] = readFileSync(join(directory, "owner.pid"), "utf8").split(" ");
+    const [id, start, host = hostname()] = readFileSync(lock, "utf8").split(" ");
     const pid = Number(id);
     return host === hostname() && isAlive(pid) && (start === undefined || start === startOf(pid)) ? pid : null;
   } catch {
@@ -117,7 +145,7 @@ export function signalRun(directory: string, now: boolean): void {
 }
 
 /** When a process began, in ticks since the machine did; empty of a zombie, and where nobody tells (not Linux). */
-function startOf(pid: number): string {
+export function startOf(pid: number): string {
   try {
     // The command's name stands in parentheses and may hold anything; after it the state, and the start as the 20th.
     const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)!.split(" ");
