@@ -77,8 +77,10 @@ export class Terminal {
     const flags = Object.entries({ "run.name": name, ...endless }).flatMap(([key, value]) => [`--${key}`, value]);
     const words = ["run", "recipe.yaml", ...flags];
     const { folder: cwd, env } = this;
+    const before = runOf(cwd, name);
     spawn(process.execPath, [this.cli, ...words], { cwd, env, stdio: "ignore" });
-    await eventually(() => existsSync(join(runOf(cwd, name), "server.json")), "the run's server", 60);
+    const isThere = () => runOf(cwd, name) !== before && existsSync(join(runOf(cwd, name), "server.json"));
+    await eventually(isThere, "the run's server", 60);
     return runOf(cwd, name);
   }
 }

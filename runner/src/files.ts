@@ -1,7 +1,16 @@
 /** Nothing is written in place: aside first, fsynced, renamed. A reader finds the old file or the new one. */
 import { createHash, randomBytes } from "node:crypto";
-import { closeSync, type Dirent, fsyncSync, openSync, readdirSync, renameSync, writeFileSync } from "node:fs";
-import { type FileHandle, open, unlink } from "node:fs/promises";
+import {
+  closeSync,
+  type Dirent,
+  fsyncSync,
+  openSync,
+  readdirSync,
+  renameSync,
+  unlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 
 export const sha256 = (data: string | Uint8Array): string => createHash("sha256").update(data).digest("hex");
@@ -26,9 +35,15 @@ export function writeSynced(path: string, data: string | Uint8Array, mode?: numb
 /** A file in `folder` that no name leads to, but `path` in this process: it goes with it, however that ends. Linux. */
 export async function namelessFile(folder: string): Promise<{ handle: FileHandle; path: string }> {
   const name = join(folder, `molt-${process.pid}-${randomBytes(4).toString("hex")}`);
-  const handle = await open(name, "wx+");
-  await unlink(name);
-  return { handle, path: `/proc/self/fd/${handle.fd}` };
+  // At once: whoever is killed in between leaves it.
+  const file = openSync(name, "wx+");
+  unlinkSync(name);
+  try {
+    const handle = await open(`/proc/self/fd/${file}`, "r+");
+    return { handle, path: `/proc/self/fd/${handle.fd}` };
+  } finally {
+    closeSync(file);
+  }
 }
 
 /** A file's bytes, or a directory's names, are on the disk from now on. */

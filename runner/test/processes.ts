@@ -1,5 +1,5 @@
 /** What tests of processes share. */
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { deadlineMs } from "../src/deadline.ts";
 
 /** False for a zombie too: it has ended, whoever is to notice. */
@@ -22,14 +22,17 @@ export function commandOf(pid: number): string {
 
 /** Process ids, in the order of their start; none once it has ended. */
 export function childrenOf(pid: number): number[] {
-  const threads = existsSync(`/proc/${pid}/task`) ? readdirSync(`/proc/${pid}/task`) : [];
-  return threads.flatMap((thread) => {
+  const read = <T>(what: () => T, none: T) => {
     try {
-      const pids = readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").trim();
-      return pids === "" ? [] : pids.split(" ").map(Number);
+      return what();
     } catch {
-      return []; // the thread has ended
+      return none; // it has ended
     }
+  };
+  const threads = read(() => readdirSync(`/proc/${pid}/task`), []);
+  return threads.flatMap((thread) => {
+    const pids = read(() => readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").trim(), "");
+    return pids === "" ? [] : pids.split(" ").map(Number);
   });
 }
 

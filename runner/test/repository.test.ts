@@ -75,9 +75,9 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     paths.reduce((tokens, path) => tokens + encoding.encode(read(path), [], []).length, 0);
 
   it.each([
-    ["the core", 9720, isCore],
+    ["the core", 9745, isCore],
     ["the embedded engine", 1425, inEngine],
-    ["the rest of runner/", 8545, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["the rest of runner/", 8580, (path: string) => path.startsWith("runner/") && !inCore(path)],
     ["native/", 5640, (path: string) => path.startsWith("native/")],
     ["extension/", 3360, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {
@@ -88,7 +88,7 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
 
   it.each([
     ["the core", 139_000, isCore],
-    ["everything", 431_700, () => true],
+    ["everything", 432_300, () => true],
   ])("%s fits in %i tokens of o200k", (_, most, belongs) => {
     expect(tokensOf(sources.filter(belongs))).toBeLessThanOrEqual(most);
   });

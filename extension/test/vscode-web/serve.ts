@@ -1,8 +1,8 @@
 // Serves VS Code on loopback, without authentication: for tests only.
 import { type ChildProcess, spawn } from "node:child_process";
-import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { freePort } from "../../../runner/src/launchers/free-port.ts";
 import { scale } from "./setup.ts";
 
 export interface ServeOptions {
@@ -73,14 +73,4 @@ async function stopGroup(child: ChildProcess, closed: Promise<unknown>): Promise
     }
     await Promise.race([closed, sleep(5_000 * scale, undefined, { ref: false })]);
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer().once("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address() as AddressInfo;
-      server.close(() => resolve(port));
-    });
-  });
 }

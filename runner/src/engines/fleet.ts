@@ -2,11 +2,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs } from "../deadline.ts";
 import { failure } from "../deferred.ts";
 import { messageOf, RunnerError } from "../errors.ts";
+import { orDeath } from "../launchers/child.ts";
 import { localNode, type Seat } from "../launchers/node.ts";
 import type { RunEvent } from "../telemetry/events.ts";
 import { EngineClient } from "./client.ts";
 import { type EnginePool, EngineRouter } from "./router.ts";
-import { callSeconds, type RunningEngine, type StartEngine } from "./start.ts";
+import { callSeconds, dropSeconds, type RunningEngine, type StartEngine } from "./start.ts";
 
 export interface Engine {
   engine: number;
@@ -36,8 +37,6 @@ export interface FleetOptions {
 
 const loadEverySeconds = 1;
 const stopSeconds = 5;
-/** A dropped engine has had its deadline. */
-const dropSeconds = 1;
 
 /** Engines, however they come to be. One that dies or is dropped is started again, under its number. */
 export class EngineFleet {
@@ -110,8 +109,11 @@ export class EngineFleet {
     const seat = (await seatOf?.(engine)) ?? { node: localNode };
     const running = await start(engine, { client: this.client, seat, signal: this.stopping.signal });
     this.running.set(engine, running);
-    await probe?.(this.client, running.url);
-    await this.client.setWeightVersion(running.url, version, { timeoutSeconds: callSeconds });
+    const first = async () => {
+      await probe?.(this.client, running.url);
+      await this.client.setWeightVersion(running.url, version, { timeoutSeconds: callSeconds });
+    };
+    await orDeath(first(), running.died, dropSeconds);
   }
 
   private serve(engine: number, state: "started" | "restarted"): Engine {

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { deadlineMs, withDeadline } from "../deadline.ts";
 import { deferred, failure } from "../deferred.ts";
 import { messageOf } from "../errors.ts";
-import type { ChildOptions } from "../launchers/child.ts";
+import { type ChildOptions, orDeath } from "../launchers/child.ts";
 import { loopback, type Seat } from "../launchers/node.ts";
 import { indented } from "../lists.ts";
 import type { EngineClient } from "./client.ts";
@@ -27,7 +27,7 @@ export type StartEngine = (engine: number, context: StartContext) => Promise<Run
 /** For calls that an engine answers at once. */
 export const callSeconds = 10;
 /** Of an engine that has had its deadline. */
-const dropSeconds = 1;
+export const dropSeconds = 1;
 const askEveryMs = 300;
 const shownLines = 20;
 /** An attached engine is asked for its health so often, and gone after so many silences in a row. */
@@ -141,7 +141,7 @@ async function startChild(
   const child = seat.node.start({ ...options, env: { ...options.env, ...seat.env }, onLine });
   try {
     const what = () => `${child.name} to answer; its last lines:${indented(lines)}`;
-    const url = await within(seconds, signal, what, (over) => Promise.race([answering(over), child.died]));
+    const url = await within(seconds, signal, what, (over) => orDeath(answering(over), child.died, dropSeconds));
     return { url, died: child.died, stop: (graceSeconds) => child.stop(graceSeconds) };
   } catch (error) {
     await child.stop(dropSeconds);

@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { deadlineMs } from "../deadline.ts";
 import { deferred, failure } from "../deferred.ts";
@@ -109,6 +110,16 @@ export class Child {
     const how = signal ? `was killed by ${signal}` : `ended with exit code ${code}`;
     const lines = this.lastLines.length > 0 ? `; its last lines:${indented(this.lastLines)}` : " without a word";
     return new ChildDied(`${this.name} ${how}${lines}`);
+  }
+}
+
+/** A call to a process that dies may fail before its death is known, which is the cause: given `seconds` to be told. */
+export async function orDeath<T>(call: Promise<T>, died: Promise<never>, seconds: number): Promise<T> {
+  try {
+    return await Promise.race([call, died]);
+  } catch (error) {
+    await Promise.race([died, sleep(deadlineMs(seconds))]);
+    throw error;
   }
 }
 

@@ -6,7 +6,7 @@ import { DeadlineError, deadlineMs, withDeadline } from "../deadline.ts";
 import { type Deferred, deferred } from "../deferred.ts";
 import { pack, unpack, unpackHello } from "../encoding.ts";
 import { messageOf, RunnerError } from "../errors.ts";
-import { ChildDied } from "../launchers/child.ts";
+import { ChildDied, orDeath } from "../launchers/child.ts";
 import { localNode, type Node, type NodeProcess, type Seat } from "../launchers/node.ts";
 import { sameSecret } from "../secret.ts";
 import type { Hello, InitParams, RankMethod, RankMethods, Request, Response } from "./protocol.ts";
@@ -150,11 +150,12 @@ export class RankGroup {
   ): Promise<Result<M>> {
     const { child } = this.ranks[rank]!;
     try {
-      const answer = Promise.race([this.ranks[rank]!.request(method, params), this.died]);
-      return (await withDeadline(answer, seconds, `${child.name} to answer ${method}`)) as Result<M>;
+      const request = this.ranks[rank]!.request(method, params);
+      const answer = withDeadline(request, seconds, `${child.name} to answer ${method}`);
+      // A dead rank breaks its peers' collectives.
+      return (await orDeath(answer, this.died, 5)) as Result<M>;
     } catch (error) {
-      // A dead rank breaks its peers' collectives: its own death is the cause, given a moment to be known.
-      await Promise.race([this.died, new Promise((resolve) => setTimeout(resolve, deadlineMs(5)))]);
+      if (error instanceof RankLost) throw error;
       const isLost = error instanceof DeadlineError || this.ranks[rank]!.socket?.readyState !== 1;
       throw isLost ? new RankLost(rank, error) : error;
     }

@@ -83,7 +83,8 @@ class Chaos {
     assert.equal(await this.ended(warmupSeconds), 0, this.output);
     writeFileSync(join(this.home, "recipes/chaos.yaml"), recipe(this.runs, model));
     this.start("run", join(this.home, "recipes/chaos.yaml"));
-    await until("the first step", () => this.events().some(({ type }) => type === "step"), warmupSeconds);
+    // Killed before, it would begin anew, which is asked of a user.
+    await until("the first checkpoint", () => this.count("checkpoint") > 0, warmupSeconds);
     const end = Date.now() + seconds * 1000;
     while (Date.now() < end && this.isRunning) {
       await sleep(1000 * (calmSeconds + this.draw() * (mostCalmSeconds - calmSeconds)));
@@ -128,17 +129,8 @@ class Chaos {
   }
 
   answered(): void {
-    const events = this.events();
-    const told = (type: string, state: string) =>
-      events.filter((event) => event.type === type && "state" in event && event.state === state).length;
     assert.ok(this.kills.length > 0);
-    const states = { engine: "restarted", rank: "died", thread: "restarted" };
-    for (const [victim, state] of Object.entries(states)) {
-      if (this.kills.includes(victim as Victim))
-        assert.ok(told(victim === "thread" ? "worker" : victim, state) > 0, victim);
-    }
-    const resumed = events.filter(({ type }) => type === "resumed").length;
-    assert.ok(resumed >= this.resumes + told("rank", "died"), `${resumed} resumes for lost ranks and controllers`);
+    for (const victim of this.kills) assert.ok(this.isAnswered(victim), victim);
   }
 
   async nothingLeft(): Promise<void> {
@@ -185,6 +177,27 @@ class Chaos {
 
   private resumes = 0;
 
+  /** Whether the run has told of one such kill; of every loss of a rank or the controller, that it goes on. */
+  private isAnswered(victim: Victim): boolean {
+    if (victim === "engine") return this.count("engine", "restarted") > 0;
+    if (victim === "thread") return this.count("worker", "restarted") > 0;
+    if (victim === "hung thread") return true; // found out by a time limit, perhaps after the last kill
+    const ranks = this.count("rank", "died");
+    return (victim === "controller" || ranks > 0) && this.count("resumed") >= this.resumes + ranks;
+  }
+
+  private count(type: string, state?: string): number {
+    const isOne = (event: TimedEvent) =>
+      event.type === type && (state === undefined || ("state" in event && event.state === state));
+    return this.events().filter(isOne).length;
+  }
+
+  /** Whether the life at hand has come to a step. */
+  private get hasStepped(): boolean {
+    const types = this.events().map(({ type }) => type);
+    return types.lastIndexOf("step") > types.lastIndexOf("resumed");
+  }
+
   private get isRunning(): boolean {
     return this.controller !== null && this.controller.exitCode === null && this.controller.signalCode === null;
   }
@@ -209,6 +222,11 @@ class Chaos {
       if (this.controller?.exitCode === 0) return;
       throw new Error(`the run ended by itself:\n${this.output.slice(-4000)}`);
     }
+    // The first of its kind is given the time to be answered; the others come when they come.
+    const isFirst = !this.kills.includes(victim);
+    if (isFirst) await until("a step", () => this.hasStepped || !this.isRunning);
+    if (victim === "controller") await until("the run to go on", () => this.isAnswered(victim) || !this.isRunning);
+    if (!this.isRunning) return;
     this.watch();
     console.log(`         ${new Date().toISOString().slice(11, 19)} ${victim}`);
     this.kills.push(victim);
@@ -216,6 +234,7 @@ class Chaos {
     else if (victim === "hung thread") writeFileSync(join(this.home, "hang"), "");
     else if (victim === "controller") await this.killController();
     else this.killChild(victim === "engine" ? " serve " : " rank ");
+    if (isFirst) await until(`an answer to it: ${victim}`, () => this.isAnswered(victim) || !this.isRunning);
   }
 
   private killChild(verb: string): void {

@@ -22,10 +22,10 @@ export function slurmCluster(home: string): TestCluster {
     const words = onHost(hosts[index]!, home, ["slurmd", "-N", `n${index + 1}`]);
     run(words[0]!, ...words.slice(1));
   };
-  // Its first answers may be none.
-  const nodesIdle = () => {
+  // Its first answers may be none, as those of a controller that has just lost a node.
+  const ask = (command: string, ...words: string[]) => {
     try {
-      return run("sinfo", "--noheader", "--states=idle", "--format=%D").trim();
+      return run(command, "--noheader", ...words).trim();
     } catch {
       return "";
     }
@@ -47,18 +47,18 @@ export function slurmCluster(home: string): TestCluster {
       run("munged", ...munge, ...files);
       run("slurmctld");
       for (const index of hosts.keys()) startNode(index);
-      await until("both nodes of Slurm", () => nodesIdle() === "2", 60);
+      await until("both nodes of Slurm", () => ask("sinfo", "--states=idle", "--format=%D") === "2", 60);
     },
     async restart() {
-      const state = () => run("sinfo", "--noheader", "--nodes=n2", "--format=%T").trim();
+      const state = () => ask("sinfo", "--nodes=n2", "--format=%T");
       await until("Slurm to miss its node", () => /^down/.test(state()), 90);
       startNode(1);
-      await until("Slurm's node to be back", () => !/^down/.test(state()), 60);
+      await until("Slurm's node to be back", () => /^(?!down)./.test(state()), 60);
       await this.hurry!();
     },
     // A job that goes back to the queue waits there for two minutes; in the second it ended in, it cannot start.
     async hurry() {
-      const waiting = () => run("squeue", "--noheader", "--states=PENDING", "--format=%i").trim();
+      const waiting = () => ask("squeue", "--states=PENDING", "--format=%i");
       const job = await until("the job to be queued again", waiting, 60);
       await sleep(3000);
       run("scontrol", "update", `jobid=${job}`, "StartTime=now");

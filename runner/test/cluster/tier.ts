@@ -41,7 +41,8 @@ export interface TestCluster {
   log?(): string;
 }
 
-const steps = 12;
+/** More than are done while a node is killed. */
+const steps = 40;
 
 /** Resolves with the exit code and the closing line. */
 export async function runTier(options: TierOptions): Promise<{ code: number; line: string }> {

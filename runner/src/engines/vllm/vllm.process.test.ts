@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { childrenOf, commandOf, isAlive, until } from "../../../test/processes.ts";
 import { withDeadline } from "../../deadline.ts";
 import { deferred } from "../../deferred.ts";
+import { ChildDied } from "../../launchers/child.ts";
 import { freePort } from "../../launchers/free-port.ts";
 import { localNode } from "../../launchers/node.ts";
 import { EngineClient } from "../client.ts";
@@ -86,6 +87,8 @@ describe("an engine of a command", () => {
     await expect(startFleet(1, { start })).rejects.toThrow(
       /engine 0 ended with exit code 1; its last lines:[\s\S]*no GPU/,
     );
+    // Though the call that it died of fails first.
+    await expect(startFleet(1, { start: command("life") })).rejects.toThrow(ChildDied);
     const absent = commandEngine({ words: ["no-such-program"], env: {}, newer: [] }, 30);
     await expect(startFleet(1, { start: absent })).rejects.toThrow(/exit code 127[\s\S]*no-such-program/);
   });
