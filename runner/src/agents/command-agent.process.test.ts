@@ -35,7 +35,8 @@ function run(source: string, options: Partial<CommandAgentOptions> = {}, signal 
 function leavesId(name: string) {
   const file = join(folder, name);
   const [whole, part] = [file, `${file}.part`].map((path) => JSON.stringify(path));
-  const source = `require("fs").writeFileSync(${part}, String(process.pid)); require("fs").renameSync(${part}, ${whole});`;
+  const write = `require("fs").writeFileSync(${part}, String(process.pid));`;
+  const source = `${write} require("fs").renameSync(${part}, ${whole});`;
   return { name, source, pid: () => (existsSync(file) ? Number(readFileSync(file, "utf8")) : 0) };
 }
 
