@@ -6,7 +6,7 @@ import { messageOf } from "../errors.ts";
 import { type ChildOptions, orDeath } from "../launchers/child.ts";
 import { loopback, type Seat } from "../launchers/node.ts";
 import { indented } from "../lists.ts";
-import type { EngineClient } from "./client.ts";
+import { type EngineClient, EngineError } from "./client.ts";
 
 export interface RunningEngine {
   url: string;
@@ -170,12 +170,13 @@ async function within<T>(
 
 async function untilHealthy(client: EngineClient, url: string, signal: AbortSignal): Promise<string> {
   for (;;) {
-    const isHealthy = await client.health(url, { timeoutSeconds: callSeconds, signal }).then(
-      () => true,
-      () => false,
+    const error = await client.health(url, { timeoutSeconds: callSeconds, signal }).then(
+      () => null,
+      (reason) => reason,
     );
     signal.throwIfAborted();
-    if (isHealthy) return url;
+    if (error === null) return url;
+    if (error instanceof EngineError && error.status === 401) throw error; // a key is not answered by waiting
     await sleep(askEveryMs, undefined, { signal });
   }
 }

@@ -88,8 +88,7 @@ const tests: [name: string, body: (places: Places) => Promise<void>][] = [
 
 /** As on a cluster: behind a gate, and with its key. */
 function elsewhere(): Seat {
-  process.env.MOLT_API_KEY ??= "a key of this tier";
-  return { node: { ...localNode, address: "127.0.0.2" }, env: { VLLM_API_KEY: process.env.MOLT_API_KEY } };
+  return { node: { ...localNode, address: "127.0.0.2" }, env: { VLLM_API_KEY: process.env.MOLT_API_KEY! } };
 }
 
 /** A vLLM with what trains its policy. */
@@ -124,6 +123,7 @@ class Places {
     writeFileSync(join(home, "recipes", "vllm.yaml"), recipe(home, join(bin, "vllm")));
     // Cores and cache of the engine, on which the machine's size has no say.
     Object.assign(process.env, { VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: "nobind" });
+    process.env.MOLT_API_KEY ??= "a key of this tier";
   }
 
   load(model: "dense" | "mixture"): { recipe: Recipe; folder: ModelFolder | null; path: string } {

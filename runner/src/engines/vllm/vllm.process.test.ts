@@ -1,5 +1,8 @@
 import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { networkInterfaces, tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -331,6 +334,15 @@ describe("BroadcastTransport", () => {
 });
 
 describe("an attached engine", () => {
+  it("that asks for another key is not waited for", async () => {
+    const server = createServer((_, response) => response.writeHead(401).end('{"error": {"message": "no key"}}'));
+    await once(server.listen(0, "127.0.0.1"), "listening");
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const refused = startFleet(1, { start: attachedEngine([url], 30) });
+    await expect(refused).rejects.toThrow(`engine ${url}: GET /health: HTTP 401: no key`);
+    server.close();
+  });
+
   it("may leave and come back: it serves once it has the others' weights", async () => {
     const ports = [await freePort(), await freePort()];
     const env = { ...process.env, VLLM_SERVER_DEV_MODE: "1" };
