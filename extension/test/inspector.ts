@@ -2,6 +2,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { basename } from "node:path";
 import { fileURLToPath } from "node:url";
+import type { Locator } from "playwright-core";
 import { checkAccessible } from "./accessibility.ts";
 import { eventually, type Workbench } from "./driver.ts";
 import { openAlone } from "./page-alone.ts";
@@ -99,15 +100,8 @@ function scriptOf(message: object): string {
 /** A reward function is a test over stored rollouts: it reproduces their rewards, then, changed, it does not. */
 export async function testRewards(window: Workbench, agent: string): Promise<void> {
   const text = await readFile(agent, "utf8");
-  const grader = "\nexport const grade = (text: string, label: unknown) => (text === label ? 1 : 0);\n";
-  const ended = (icon: string) =>
-    window.page
-      .locator(`.test-explorer .monaco-list-row:has-text("${basename(agent)} on") .codicon-testing-${icon}-icon`)
-      .first()
-      .waitFor({ timeout: 60_000 * scale });
-  await writeFile(agent, text + grader);
-  await window.runCommand("Testing: Focus on Test Explorer View");
-  await window.runCommand("Test: Refresh Tests");
+  const row = await listedReward(window, agent, text);
+  const ended = (icon: string) => row.locator(`.codicon-testing-${icon}-icon`).waitFor({ timeout: 60_000 * scale });
   await ended("unset");
   await window.runCommand("Test: Run All Tests");
   await ended("passed");
@@ -115,4 +109,33 @@ export async function testRewards(window: Workbench, agent: string): Promise<voi
   await window.runCommand("Test: Run All Tests");
   await ended("failed");
   await writeFile(agent, text);
+}
+
+const grader = `
+export function grade(text: string, label: unknown) {
+  return text === label ? 1 : 0;
+}
+`;
+
+/** Adds a reward function to `text`, the agent's; resolves with the row of its first test. */
+async function listedReward(window: Workbench, agent: string, text: string): Promise<Locator> {
+  await writeFile(agent, text + grader);
+  await window.runCommand("Testing: Focus on Test Explorer View");
+  await window.runCommand("Test: Refresh Tests");
+  const row = window.page.locator(`.test-explorer .monaco-list-row:has-text("${basename(agent)} on")`).first();
+  await row.waitFor();
+  return row;
+}
+
+/** Starts a test of a reward function under the debugger, with a breakpoint in it; resolves with the line of that. */
+export async function debugReward(window: Workbench, agent: string): Promise<number> {
+  const text = await readFile(agent, "utf8");
+  const row = await listedReward(window, agent, text);
+  const line = (text + grader).split("\n").findIndex((one) => one.includes("return text === label")) + 1;
+  await window.openFile(basename(agent));
+  await window.goTo(line);
+  await window.page.keyboard.press("F9");
+  await row.hover();
+  await row.locator('[aria-label^="Debug Test"]').click();
+  return line;
 }

@@ -5,7 +5,7 @@ import { basename, join } from "node:path";
 import { checkAccessible } from "./accessibility.ts";
 import { type Chapter, dashboard, endless, runOf, tableColumn, takePicture } from "./chapter.ts";
 import { eventually, says, type Workbench } from "./driver.ts";
-import { inspectGroup, inspectRollout, testRewards } from "./inspector.ts";
+import { debugReward, inspectGroup, inspectRollout, testRewards } from "./inspector.ts";
 import { scale } from "./vscode-web/setup.ts";
 
 export const training: Chapter = {
@@ -140,6 +140,12 @@ export const training: Chapter = {
       await window.choose("child-");
       await window.choose("reward");
       await stopsAt(window, "SortDigits.step", "6:");
+      await window.stopDebugging();
+    },
+
+    "and one in a reward function stops its test": async ({ window, folder }) => {
+      const line = await debugReward(window, join(folder, "agent.ts"));
+      await stopsAt(window, "grade", `${line}:`);
       await window.stopDebugging();
     },
   },

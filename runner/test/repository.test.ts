@@ -75,9 +75,9 @@ describe("budgets (DESIGN: read it in one sitting)", () => {
     paths.reduce((tokens, path) => tokens + encoding.encode(read(path), [], []).length, 0);
 
   it.each([
-    ["the core", 9745, isCore],
+    ["the core", 9730, isCore],
     ["the embedded engine", 1425, inEngine],
-    ["the rest of runner/", 8580, (path: string) => path.startsWith("runner/") && !inCore(path)],
+    ["the rest of runner/", 8590, (path: string) => path.startsWith("runner/") && !inCore(path)],
     ["native/", 5640, (path: string) => path.startsWith("native/")],
     ["extension/", 3360, (path: string) => path.startsWith("extension/")],
   ])("%s stays within %i lines of code", (_, most, belongs) => {

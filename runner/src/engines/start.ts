@@ -65,14 +65,15 @@ export function commandEngine({ words, env, newer }: EngineCommand, seconds: num
     const answering = (over: AbortSignal) => Promise.race([untilHealthy(client, gate.url, over), gate.died]);
     try {
       const running = await startChild(child, answering, seconds, context);
-      // One does not outlive the other.
-      running.died.catch(() => gate.stop(dropSeconds));
-      gate.died.catch(() => running.stop(dropSeconds));
+      // One does not outlive the other: the next engine may need what this one holds.
       const stop = async (graceSeconds: number) => {
-        await running.stop(graceSeconds);
-        await gate.stop(graceSeconds);
+        await Promise.all([running.stop(graceSeconds), gate.stop(graceSeconds)]);
       };
-      return { url: gate.url, died: Promise.race([running.died, gate.died]), stop };
+      const died = Promise.race([running.died, gate.died]).catch(async (error) => {
+        await stop(dropSeconds);
+        throw error;
+      });
+      return { url: gate.url, died, stop };
     } catch (error) {
       await gate.stop(dropSeconds);
       const unknown = /unrecognized arguments: (.*)/.exec(messageOf(error))?.[1]?.split(" ") ?? [];

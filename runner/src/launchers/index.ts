@@ -20,7 +20,7 @@ export async function openCluster(
   const { launcher, run } = recipe;
   if (launcher.kind === "local") return localCluster;
   // Engines there listen to a network, and want to be shown a key.
-  process.env.MOLT_API_KEY ??= randomBytes(24).toString("base64url");
+  process.env.MOLT_API_KEY ||= randomBytes(24).toString("base64url");
   const command = launcher.command ?? [process.execPath, cliPath()];
   return RemoteCluster.start({
     nodes: placementOf(recipe, verb).nodes,

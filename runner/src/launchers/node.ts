@@ -7,7 +7,7 @@ export type NodeProcess = Pick<Child, "name" | "died" | "stop" | "kill">;
 /** A machine that processes of a run are started on. */
 export interface Node {
   readonly name: string;
-  /** Where other nodes reach its processes, which listen there alone. */
+  /** Where other nodes reach its processes: these listen there alone, or behind a gate that does. */
   readonly address: string;
   /** Where its processes reach the controller. */
   readonly controller: string;

@@ -88,9 +88,9 @@ export async function conduct(
   }
 }
 
-/** Whoever started this process detached. */
+/** Whoever started this process detached; it may be gone, which is no fault of the run. */
 function tellStarter({ path }: RunDirectory): void {
-  if (process.connected) process.send?.({ run: path });
+  process.send?.({ run: path }, () => {});
 }
 
 /** The frame of a run that is a job: hands it in and shows its events; detached, it leaves it at that. */

@@ -1,18 +1,11 @@
-import {
-  constants,
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { RunnerError, usageError } from "../errors.ts";
 import { jobOf, ownJob, signalJob } from "../launchers/slurm-job.ts";
+
+/** Who judges and replaces a lock does it alone, in less time: an older guard is of a process that was killed then. */
+const guardMs = 5000;
 
 /** `runs/<id>/`, held by one process at a time. */
 export class RunDirectory {
@@ -76,25 +69,18 @@ export class RunDirectory {
     };
     // A job may have no process yet.
     refuse(jobOf(path)?.name ?? null, join(path, "job.json"));
-    for (const end = Date.now() + 1000; !unlessThere(() => writeFileSync(lock, own, { flag: "wx" })); ) {
+    const guard = `${lock}.taking`;
+    while (!unlessThere(() => writeFileSync(guard, "", { flag: "wx" }))) {
+      const made = statSync(guard, { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
+      if (Date.now() - made > guardMs) rmSync(guard, { force: true });
+    }
+    try {
       refuse(workerOf(path));
-      // Whoever made it a moment ago is about to write it.
-      if (statSync(lock, { throwIfNoEntry: false })?.size === 0 && Date.now() < end) continue;
-      takeAway(lock);
+      writeFileSync(lock, own);
+    } finally {
+      rmSync(guard, { force: true });
     }
     return new RunDirectory(path, runId);
-  }
-}
-
-/** A dead process's lock, unless another has taken its place since it was judged. */
-function takeAway(lock: string): void {
-  const aside = `${lock}.${process.pid}.old`;
-  try {
-    renameSync(lock, aside);
-    if (ownerIn(aside) !== null) unlessThere(() => copyFileSync(aside, lock, constants.COPYFILE_EXCL));
-    rmSync(aside);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
   }
 }
 
@@ -114,12 +100,8 @@ function unlessThere(make: () => void): boolean {
  * given the same id.
  */
 export function ownerOf(directory: string): number | null {
-  return ownerIn(join(directory, "owner.pid"));
-}
-
-function ownerIn(lock: string): number | null {
   try {
-    const [id, start, host = hostname()] = readFileSync(lock, "utf8").split(" ");
+    const [id, start, host = hostname()] = readFileSync(join(directory, "owner.pid"), "utf8").split(" ");
     const pid = Number(id);
     return host === hostname() && isAlive(pid) && (start === undefined || start === startOf(pid)) ? pid : null;
   } catch {

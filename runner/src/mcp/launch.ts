@@ -1,8 +1,9 @@
 /** What a server that may launch offers beside: it acts as the verbs do, in processes of their own. */
-import { execFile } from "node:child_process";
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { execFile, spawn } from "node:child_process";
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { basename, join, relative } from "node:path";
+import { join, relative } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { planFile } from "../commands/plan.ts";
 import { deadlineMs } from "../deadline.ts";
@@ -12,7 +13,8 @@ import { cliPath } from "../launchers/child.ts";
 import { shorten } from "../lists.ts";
 import { type CheckedRecipe, checkRecipe } from "../recipe/check.ts";
 import { displayPath, formatDiagnostic } from "../recipe/diagnostic.ts";
-import { recipeKeys, valueAt } from "../recipe/schema.ts";
+import { type Recipe, recipeKeys, valueAt } from "../recipe/schema.ts";
+import { listRuns, ownerOf } from "../telemetry/find-run.ts";
 import { inside, isInside, pathsIn, recipeArgument, runArgument, untrusted } from "./guard.ts";
 import { type Answer, recipeInput, runInput, type Tool, tool } from "./tools.ts";
 
@@ -68,7 +70,7 @@ export const launchTools: Record<string, Tool> = {
       const words = [checked.verb, ...given];
       if (confirm !== undefined) {
         requirePlanned(confirm, parts);
-        return launch(words);
+        return launch(words, checked.recipe.run);
       }
       const hash = sha256(JSON.stringify([...parts])).slice(0, 16);
       planned.set(hash, parts);
@@ -137,11 +139,21 @@ function requirePlanned(confirm: string, parts: Map<string, string>): void {
 }
 
 /** It goes on without this process. */
-async function launch(words: string[]): Promise<Answer> {
-  const { code, output } = await execute([cliPath(), ...words, "--detach", "--json"]);
-  if (code === null) return [{ run: null }, "the run still sets up; runs will list it"];
-  const { error, run, ...data } = JSON.parse(output.split("\n")[0]!); // Node's warnings may follow
-  if (error) throw new RunnerError(untrusted(error.message, "why the run has not begun"));
-  const text = `has started in process ${data.process}; run_status and metrics show it, stop ends it`;
-  return [{ ...data, run: basename(run), directory: displayPath(run) }, `run ${basename(run)} ${text}`];
+async function launch(words: string[], { dir, name }: Recipe["run"]): Promise<Answer> {
+  mkdirSync(dir, { recursive: true });
+  const log = join(dir, `${name}-${Date.now()}.log`);
+  const file = openSync(log, "wx");
+  const child = spawn(process.execPath, [cliPath(), ...words], { detached: true, stdio: ["ignore", file, file] });
+  closeSync(file);
+  child.unref();
+  const data = { process: child.pid, log: displayPath(log), run: null };
+  for (const end = Date.now() + deadlineMs(patience); Date.now() < end; await sleep(200)) {
+    const run = listRuns(dir).find((one) => ownerOf(one.path) === child.pid);
+    const text = `has started in process ${child.pid}; run_status and metrics show it, stop ends it`;
+    if (run) return [{ ...data, run: run.id, directory: displayPath(run.path) }, `run ${run.id} ${text}`];
+    if (child.exitCode === null && child.signalCode === null) continue;
+    const said = untrusted(readFileSync(log, "utf8").slice(-4000), `the end of ${data.log}`);
+    throw new RunnerError(`the run ended before it began\n${said}`);
+  }
+  return [data, `process ${child.pid} still sets up, as ${data.log} says; runs will list its run`];
 }

@@ -162,5 +162,6 @@ describe("failures", () => {
       await new Promise((resolve) => stranger.once("close", resolve));
     }
     expect((await group.all("checksum", {})).length).toBe(1);
+    expect(rankPids()).toHaveLength(1);
   });
 });
