@@ -136,7 +136,7 @@ describe("syncWeights", () => {
   });
 
   it("of one pool waits for its engine to start again, though another pool's serves", async () => {
-    const { fleet, engines, sync } = await setUp(2, 1);
+    const { fleet, engines, sync } = await setUp(2, 1, 2);
     const { url } = fleet.router.alive(["train"])[0]!;
     engines[1]!.fault = (path) => (path === "/update_weights" ? "error" : null);
     fleet.ready = async (pools) => {
