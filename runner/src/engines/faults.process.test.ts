@@ -90,7 +90,7 @@ describe("a weight sync", () => {
     } as const);
     await fc.assert(
       fc.asyncProperty(scenario, async ({ route, fault, times, inFlight }) => {
-        const setup = await setUp(3, 0, 2);
+        const setup = await setUp(3, 0, 1);
         await publish(setup, 1, { inFlight });
         for (const { sampler } of setup.engines) sampler.onStep = () => sleep(2);
         let met = 0;

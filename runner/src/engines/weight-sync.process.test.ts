@@ -40,7 +40,7 @@ describe("syncWeights", () => {
     ["is silent at the end", (path) => (path === "/finish_weight_update" ? "silent" : null)],
   ];
   it.each(faults)("drops the one engine of three that %s; the others go on", async (_, fault) => {
-    const setup = await setUp(3, 0, 2);
+    const setup = await setUp(3, 0, 1);
     setup.engines[1]!.fault = fault;
     expect(await setup.sync(1)).toMatchObject({ engines: 2 });
     expect(setup.fleet.dropped).toEqual([1]);
@@ -70,7 +70,7 @@ describe("syncWeights", () => {
   });
 
   it("is an error when nothing was delivered or a version is not taken over", async () => {
-    const setup = await setUp(1, 0, 2);
+    const setup = await setUp(1, 0, 1);
     setup.engines[0]!.sampler.receive = async () => {};
     await expect(setup.sync(1)).rejects.toThrow("Gloo timed out");
     const other = await setUp(1);
@@ -136,7 +136,7 @@ describe("syncWeights", () => {
   });
 
   it("of one pool waits for its engine to start again, though another pool's serves", async () => {
-    const { fleet, engines, sync } = await setUp(2, 1, 2);
+    const { fleet, engines, sync } = await setUp(2, 1, 1);
     const { url } = fleet.router.alive(["train"])[0]!;
     engines[1]!.fault = (path) => (path === "/update_weights" ? "error" : null);
     fleet.ready = async (pools) => {
