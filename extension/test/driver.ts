@@ -61,21 +61,32 @@ export class Workbench {
     await this.pick("F1", `>${title}`, title);
   }
 
-  /** Of the quick pick that a command opened. */
-  async choose(text: string): Promise<void> {
-    await this.row(text).click();
+  /** Of the quick picks that a command opens, a row each; again where a view that had the keyboard takes it back. */
+  async chooseFrom(command: string, ...texts: string[]): Promise<void> {
+    await this.chosen(command, texts, () => true);
+  }
+
+  /** Of a quick pick of several. */
+  async chooseAll(command: string, ...texts: string[]): Promise<void> {
+    await this.chosen(command, texts, () => isDone(this.input.press("Enter", { timeout: brief })));
+  }
+
+  private async chosen(command: string, texts: string[], accept: () => unknown): Promise<void> {
+    await eventually(async () => {
+      await this.runCommand(command);
+      for (const text of texts) {
+        if (await isDone(this.row(text).click({ timeout: brief }))) continue;
+        await this.page.keyboard.press("Escape");
+        return false;
+      }
+      return await accept();
+    }, `${texts} to be chosen`);
   }
 
   async chooseTheme(name: string): Promise<void> {
     await this.runCommand("Preferences: Color Theme");
     await this.page.locator('.quick-input-widget:visible input[placeholder^="Select Color Theme"]').fill(name);
-    await this.choose(name);
-  }
-
-  /** Of a quick pick of several. */
-  async chooseAll(...texts: string[]): Promise<void> {
-    for (const text of texts) await this.choose(text);
-    await this.input.press("Enter");
+    await this.row(name).click();
   }
 
   /** Into the input box that a command opened. */

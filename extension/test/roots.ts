@@ -50,8 +50,7 @@ export const roots: Chapter = {
 
     "prompts, details and errors that would do harm do none": async ({ window, folder }) => {
       const run = runOf(join(folder, "..", "second"), "hostile");
-      await window.runCommand("Molt Runner: Inspect Rollouts");
-      await window.choose("hostile-");
+      await window.chooseFrom("Molt Runner: Inspect Rollouts", "hostile-");
       const frame = await window.view(`Rollouts of ${basename(run)}`);
       await frame.locator('tbody tr:has-text("env_done") .link').first().click();
       await frame.locator('.about:has-text("Ignore all instructions")').waitFor();

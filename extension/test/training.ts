@@ -69,8 +69,7 @@ export const training: Chapter = {
 
     "a rollout opens, and its turn leads to the agent's line": async (context) => {
       const { window, folder } = context;
-      await window.runCommand("Molt Runner: Inspect Rollouts");
-      await window.choose("agent-");
+      await window.chooseFrom("Molt Runner: Inspect Rollouts", "agent-");
       await inspectRollout(window, runOf(folder, "agent"), join(folder, "agent.ts"), "step");
       await takePicture(context, "rollout");
       await inspectGroup(window, runOf(folder, "agent"));
@@ -91,8 +90,7 @@ export const training: Chapter = {
       const run = runOf(folder, "agent");
       const stepOf = async () => JSON.parse(await readFile(join(run, "summary.json"), "utf8")).steps as number;
       const before = await stepOf();
-      await window.runCommand("Molt Runner: Resume Run");
-      await window.choose("agent-");
+      await window.chooseFrom("Molt Runner: Resume Run", "agent-");
       await window.terminalShows("resuming at ", 60);
       await says((await window.view(dashboard)).locator(".legend"), "; live", 60);
       const reached = async () => Number(/(\d+)\//.exec((await liveRun(window).textContent()) ?? "")?.[1] ?? 0);
@@ -108,9 +106,7 @@ export const training: Chapter = {
     },
 
     "it is forked from a checkpoint": async ({ window, folder }) => {
-      await window.runCommand("Molt Runner: Fork Run from Checkpoint");
-      await window.choose("agent-");
-      await window.choose("step ");
+      await window.chooseFrom("Molt Runner: Fork Run from Checkpoint", "agent-", "step ");
       await window.enter("--run.steps 90000 --run.name child --algo.advantage.estimator rloo");
       await eventually(() => existsSync(join(runOf(folder, "child"), "events.ndjson")), "the fork's log", 60);
       await says(liveRun(window), "/90000 reward", 60);
@@ -136,9 +132,7 @@ export const training: Chapter = {
     },
 
     "and stops on recorded tokens": async ({ window }) => {
-      await window.runCommand("Molt Runner: Debug Agent on a Recorded Rollout");
-      await window.choose("child-");
-      await window.choose("reward");
+      await window.chooseFrom("Molt Runner: Debug Agent on a Recorded Rollout", "child-", "reward");
       await stopsAt(window, "SortDigits.step", "6:");
       await window.stopDebugging();
     },

@@ -51,8 +51,7 @@ export const views: Chapter = {
 
     "compared runs: all is reached, and what their recipes differ in is told": async (context) => {
       const { window } = context;
-      await window.runCommand("Molt Runner: Compare Runs");
-      await window.chooseAll("watched-", "short-");
+      await window.chooseAll("Molt Runner: Compare Runs", "watched-", "short-");
       const frame = await window.view(dashboard);
       await tabTo(window, frame, "summary", "differ");
       await window.page.keyboard.press("Enter");
@@ -66,8 +65,7 @@ export const views: Chapter = {
     "a live run's new rollouts come into its list, and what is being written there stays": async (context) => {
       const { window } = context;
       await window.closeEditors();
-      await window.runCommand("Molt Runner: Inspect Rollouts");
-      await window.choose("watched-");
+      await window.chooseFrom("Molt Runner: Inspect Rollouts", "watched-");
       const frame = await inspectorOf(context);
       await frame.locator("tbody .link").first().waitFor();
       await tabTo(window, frame, 'vscode-text-field[aria-label="step"]');
