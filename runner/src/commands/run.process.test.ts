@@ -269,6 +269,20 @@ describe("run", () => {
     expect(readdirSync(join(directory, "export"))).toContain("model.safetensors");
   });
 
+  it("detached, goes on though whoever started it was killed before it began", async () => {
+    const runs = join(home, "detached");
+    const child = start("run", recipe, "--detach", "--run.steps", "1", "--run.dir", runs);
+    const made = () => (existsSync(runs) ? readdirSync(runs) : []);
+    await until("its log", () => made().length > 0);
+    child.kill("SIGKILL");
+    const state = () => {
+      const id = made().find((name) => !name.endsWith(".log"));
+      return id === undefined ? "running" : foldRun(eventsOf(join(runs, id))).state;
+    };
+    await until("its end", () => state() !== "running", 240);
+    expect(state()).toBe("completed");
+  });
+
   it("goes on when whoever read its output has left; sft has a checkpoint, too", async () => {
     const runs = join(home, "unread");
     const child = start("sft", join(home, "quickstart/warmup.yaml"), "--run.steps", "3", "--run.dir", runs);
