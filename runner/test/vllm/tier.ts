@@ -339,7 +339,7 @@ async function resumes(places: Places): Promise<void> {
   const limits = { maxLen: 256, rolloutSeconds: callSeconds, turnSeconds: callSeconds, heldSeconds: callSeconds };
   const generate = client.generate.bind(client);
   const shared = { runId: "r", seed: 42, tokenizer: { stopTokenIds: [] as number[] }, limits, router, generate };
-  const sample = async (id: number) => {
+  const sample = async (id: string) => {
     const sampling = { temperature: 1, topP: 1, topK: 0, maxNewTokens: newTokens };
     const task = { row: { id }, groupId: "g", rolloutId: `resumed ${id}`, attempt: 0, sampling };
     const context = shared as unknown as RolloutContext;
@@ -348,12 +348,15 @@ async function resumes(places: Places): Promise<void> {
     return (await calls.sample(turn))!.sampled;
   };
   const { half } = await undisturbed(trained);
-  const sampling = Promise.all(Array.from({ length: 12 }, (_, id) => sample(id)));
-  await sleep(half);
-  await sync(trained, "resume");
-  const { version } = trained;
-  const results = await sampling;
-  assert.ok(results.some(({ versions }) => versions[0] === version - 1 && versions.at(-1) === version));
+  const attempt = async (number: number) => {
+    const sampling = Promise.all(Array.from({ length: 12 }, (_, id) => sample(`${number} ${id}`)));
+    await sleep(half);
+    await sync(trained, "resume");
+    return sampling;
+  };
+  const isOverBoth = ({ versions }: { versions: number[] }) =>
+    versions[0] === trained.version - 1 && versions.at(-1) === trained.version;
+  const results = await midway(attempt, (sampled) => sampled.some(isOverBoth));
   for (const result of results) {
     const { length } = result.tokenIds;
     assert.deepEqual([result.versions.length, result.logprobs.length], [length, length]);
